@@ -33,9 +33,8 @@ from metaphase.counting.clinical import SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.evaluation.mitoses import MitosisResult, evaluate_mitoses
-from metaphase.labels.registration.outputs import Annotations
+from metaphase.labels.registration.outputs import Annotations, Registered, register_slides
 from metaphase.labels.registration.similarity import RegistrationConfig
-from metaphase.labels.registration.slides import Registered, register_slides
 from metaphase.networks.detector import ReadyDetector, load_detector, plain_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.contract import WORKING_MPP, Slide

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
 from metaphase.cli.detect import score
-from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+from metaphase.evaluation.grades import evaluate_scores
 from metaphase.evaluation.tuning import tune_count
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -69,8 +69,8 @@ def test_table_is_what_the_evaluation_reads(cohort: Path) -> None:
     call(cohort / "detections.csv", "--manifest", cohort / "manifest.csv", "-o", output)
     table = read_table(output)
     assert dict(zip(table["case"], table["grade"], strict=True)) == GRADES
-    assert evaluate_grade(cohort / "manifest.csv", output).overall.value == 1
-    assert evaluate_proliferation(cohort / "manifest.csv", output).overall.value == 1
+    assert evaluate_scores("grade", cohort / "manifest.csv", output).overall.value == 1
+    assert evaluate_scores("proliferation", cohort / "manifest.csv", output).overall.value == 1
     assert tune_count(cohort / "manifest.csv", output, parts=("grade",)).kappa == 1
 
 

@@ -18,7 +18,7 @@ from metaphase.base.errors import UsageError, several
 from metaphase.base.tables import TableError, write_table
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+from metaphase.evaluation.grades import evaluate_scores
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_point, save_point
@@ -43,7 +43,9 @@ def scores(cohort: Path, **columns: object) -> Path:
 def test_grades_equal_scikit_learn_with_picture_and_page(cohort: Path, tmp_path: Path) -> None:
     truth = pd.read_csv(cohort / "manifest.csv")["grade"]
     predicted = np.clip(truth + np.resize([0, 0, 0, 1, -1], len(truth)), 1, 3)
-    result = evaluate_grade(cohort, scores(cohort, grade=predicted), by=("laboratory",), bootstrap=FEW)
+    result = evaluate_scores(
+        "grade", cohort, scores(cohort, grade=predicted), by=("laboratory",), bootstrap=FEW
+    )
     write_agreement_report(result, tmp_path / "o")
     expected = sklearn.metrics.cohen_kappa_score(truth, predicted, weights="quadratic")
     assert result.overall.value == pytest.approx(expected)
@@ -57,7 +59,7 @@ def test_grades_equal_scikit_learn_with_picture_and_page(cohort: Path, tmp_path:
 def test_scores_equal_scipy(cohort: Path, tmp_path: Path) -> None:
     truth = pd.read_csv(cohort / "manifest.csv")["proliferation"]
     predicted = np.round(np.exp(truth + np.random.default_rng(0).normal(size=len(truth))), 1)
-    result = evaluate_proliferation(cohort, scores(cohort, count=predicted), bootstrap=FEW)
+    result = evaluate_scores("proliferation", cohort, scores(cohort, count=predicted), bootstrap=FEW)
     write_agreement_report(result, tmp_path / "o")
     expected = scipy.stats.spearmanr(truth, predicted).statistic
     assert result.overall.value == pytest.approx(expected)
@@ -66,10 +68,10 @@ def test_scores_equal_scipy(cohort: Path, tmp_path: Path) -> None:
 
 
 def test_constant_predictions(cohort: Path) -> None:
-    grade = evaluate_grade(cohort, scores(cohort, grade=2), bootstrap=FEW)
+    grade = evaluate_scores("grade", cohort, scores(cohort, grade=2), bootstrap=FEW)
     assert grade.overall.value == 0
     assert "kappa is 0" in str(grade.warnings[0])
-    score = evaluate_proliferation(cohort, scores(cohort, count=5), bootstrap=FEW)
+    score = evaluate_scores("proliferation", cohort, scores(cohort, count=5), bootstrap=FEW)
     assert np.isnan(score.overall.value)
     assert "undefined" in str(score.warnings[0])
 
@@ -77,21 +79,21 @@ def test_constant_predictions(cohort: Path) -> None:
 def test_bad_scores_are_named(cohort: Path) -> None:
     path = scores(cohort, grade=4)
     with pytest.raises(TableError, match="a predicted grade is 4"):
-        evaluate_grade(cohort, path)
+        evaluate_scores("grade", cohort, path)
     table = pd.read_csv(path).assign(grade=1)
     write_table(path, pd.concat([table, table.tail(1)]))
     with pytest.raises(TableError, match="case given more than once: s39"):
-        evaluate_grade(cohort, path)
+        evaluate_scores("grade", cohort, path)
     write_table(path, table.iloc[2:])
     with pytest.raises(TableError, match="no prediction for 2 of 40 cases: s00, s01"):
-        evaluate_grade(cohort, path)
-    assert len(evaluate_grade(cohort, path, skip_missing=True, bootstrap=FEW).cases) == 38
+        evaluate_scores("grade", cohort, path)
+    assert len(evaluate_scores("grade", cohort, path, skip_missing=True, bootstrap=FEW).cases) == 38
     write_table(path, pd.concat([table, pd.DataFrame({"case": ["zz"], "grade": [1]})]))
     with pytest.raises(TableError, match="slide zz is not in"):
-        evaluate_grade(cohort, path)
+        evaluate_scores("grade", cohort, path)
     write_table(path, table)
     with pytest.raises(TableError, match="no column proliferation"):
-        evaluate_proliferation(cohort, path)
+        evaluate_scores("proliferation", cohort, path)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), min_size=4, max_size=15))
@@ -168,9 +170,9 @@ def test_tuning_of_score_and_grade_from_counts(cohort: Path, tmp_path: Path) -> 
     assert graded.numbers == {"delta": 0.97, "theta1": 5, "theta2": 15}
     assert (graded.metric, graded.value) == ("Spearman", tuned.value)
     assert set(json.loads(card.read_text())["thresholds"]) == {"count"}
-    assert evaluate_grade(cohort, path, card=card, split="test", bootstrap=FEW).overall.value == 1
+    assert evaluate_scores("grade", cohort, path, card=card, split="test", bootstrap=FEW).overall.value == 1
     with pytest.raises(UsageError, match="were used to tune"):
-        evaluate_grade(cohort, path, card=card)
+        evaluate_scores("grade", cohort, path, card=card)
     write_table(cohort / "counts.csv", pd.concat(rows)[["case", "threshold", "count"]].iloc[:-1])
     with pytest.raises(TableError, match="counts are missing at some threshold for s39"):
         tune_count(cohort, cohort / "counts.csv", split="tune")
@@ -220,13 +222,13 @@ def files_named(cohort: Path) -> Path:
 def test_scores_may_name_slides_by_file_or_stem(cohort: Path, name: str) -> None:
     truth = pd.read_csv(cohort / "manifest.csv")["grade"]
     predicted = np.clip(truth + np.resize([0, 0, 1], len(truth)), 1, 3)
-    plain = evaluate_grade(cohort, scores(cohort, grade=predicted), bootstrap=FEW)
+    plain = evaluate_scores("grade", cohort, scores(cohort, grade=predicted), bootstrap=FEW)
     table = pd.read_csv(scores(files_named(cohort), grade=predicted))
     half = len(table) // 2
     table.loc[half:, "case"] = [name.format(case) for case in table["case"][half:]]
     write_table(cohort / "scores.csv", table)
     for skip in (False, True):
-        result = evaluate_grade(cohort, cohort / "scores.csv", bootstrap=FEW, skip_missing=skip)
+        result = evaluate_scores("grade", cohort, cohort / "scores.csv", bootstrap=FEW, skip_missing=skip)
         assert result.overall == plain.overall
         assert list(result.cases["case"]) == list(plain.cases["case"])
     counts = pd.concat([table.assign(count=table["grade"], threshold=delta) for delta in (0.5, 0.9)])
@@ -239,7 +241,7 @@ def test_two_names_of_one_slide_are_refused(cohort: Path) -> None:
     table = pd.read_csv(path)
     write_table(path, pd.concat([table, table.head(1).assign(case="x-s00.svs", grade=3)]))
     with pytest.raises(TableError, match=r"slides s00 and x-s00\.svs could both be s00"):
-        evaluate_grade(cohort, path)
+        evaluate_scores("grade", cohort, path)
     with pytest.raises(TableError, match="could both be s00"):
         tune_count(cohort, path, split="tune", parts=("grade",))
 
@@ -272,13 +274,13 @@ def test_counts_for_tuning_are_each_given_once_and_of_known_cases(cohort: Path) 
 def test_infinite_scores_are_refused(cohort: Path, column: str) -> None:
     path = scores(cohort, **{column: [np.inf, *range(39)]})
     with pytest.raises(TableError, match=f"column {column} of case s00 is infinite"):
-        evaluate_proliferation(cohort, path)
+        evaluate_scores("proliferation", cohort, path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_few_cases_give_no_interval(cohort: Path, count: int) -> None:
     write_table(cohort / "manifest.csv", pd.read_csv(cohort / "manifest.csv").head(count))
-    result = evaluate_proliferation(cohort, scores(cohort, count=np.arange(count)), bootstrap=FEW)
+    result = evaluate_scores("proliferation", cohort, scores(cohort, count=np.arange(count)), bootstrap=FEW)
     assert np.isnan([result.overall.low, result.overall.high]).all()
     assert f"there are only {several(count, 'patient')}: no interval can be given" in [
         one.text for one in result.warnings
@@ -288,7 +290,7 @@ def test_few_cases_give_no_interval(cohort: Path, count: int) -> None:
 def test_constant_on_both_sides_is_undefined_and_says_only_that(cohort: Path) -> None:
     manifest = pd.read_csv(cohort / "manifest.csv").assign(grade=2)
     write_table(cohort / "manifest.csv", manifest)
-    result = evaluate_grade(cohort, scores(cohort, grade=2), bootstrap=FEW)
+    result = evaluate_scores("grade", cohort, scores(cohort, grade=2), bootstrap=FEW)
     assert str(result.overall) == "undefined"
     said = " ".join(one.text for one in result.warnings)
     assert "kappa is undefined" in said
@@ -324,21 +326,21 @@ def test_both_are_tuned_from_one_table_and_tested_at_that_point(cohort: Path, tm
     assert set(tuned.laboratories) == {"c0", "c1", "c2"}
     at_point = pd.read_csv(path)
     at_point = at_point[at_point["threshold"] == 0.97]
-    for evaluate in (evaluate_grade, evaluate_proliferation):
-        from_all = evaluate(cohort, path, card=card, split="test", bootstrap=FEW)
+    for task in ("grade", "proliferation"):
+        from_all = evaluate_scores(task, cohort, path, card=card, split="test", bootstrap=FEW)
         assert from_all.settings["point_delta"] == 0.97
         write_table(cohort / "one.csv", at_point)
         assert (
-            evaluate(cohort, cohort / "one.csv", card=card, split="test", bootstrap=FEW).overall
+            evaluate_scores(task, cohort, cohort / "one.csv", card=card, split="test", bootstrap=FEW).overall
             == from_all.overall
         )
         with pytest.raises(UsageError, match="20 slides were used to tune the operating point count"):
-            evaluate(cohort, path, card=card, bootstrap=FEW)
+            evaluate_scores(task, cohort, path, card=card, bootstrap=FEW)
         write_table(cohort / "other.csv", at_point.assign(threshold=0.5))
         with pytest.raises(TableError, match=r"no row at the card's delta of 0\.97 \(its thresholds: 0\.5\)"):
-            evaluate(cohort, cohort / "other.csv", card=card, split="test")
+            evaluate_scores(task, cohort, cohort / "other.csv", card=card, split="test")
     with pytest.raises(TableError, match="counts at 3 thresholds"):
-        evaluate_proliferation(cohort, path, split="test")
+        evaluate_scores("proliferation", cohort, path, split="test")
 
 
 def test_another_delta_takes_the_thetas_with_it(cohort: Path, tmp_path: Path) -> None:
@@ -349,7 +351,7 @@ def test_another_delta_takes_the_thetas_with_it(cohort: Path, tmp_path: Path) ->
     )
     assert again.numbers == load_point(card, "count").numbers == {"delta": 0.5}
     with pytest.raises(TableError, match="has no thetas"):
-        evaluate_grade(cohort, cohort / "counts.csv", card=card, split="test")
+        evaluate_scores("grade", cohort, cohort / "counts.csv", card=card, split="test")
     path = counted(cohort, {0.9: 0.1})
     with pytest.raises(TableError, match=r"no counts at the count's delta of 0\.5 \(it has 0\.9\)"):
         tune_count(cohort, path, card, split="tune", parts=("grade",))
@@ -438,7 +440,7 @@ def test_a_table_that_carries_its_point_is_not_tested_on_its_tuning_cases(cohort
     point = {"delta": 0.9, "cases": ["s01"]}
     table.attrs["operating_points"] = {"model": "m", "count": point}
     write_table(cohort / "scores.parquet", table)
-    for evaluate in (evaluate_grade, evaluate_proliferation):
+    for task in ("grade", "proliferation"):
         with pytest.raises(UsageError, match="used to tune the operating point count: s01"):
-            evaluate(cohort, cohort / "scores.parquet")
-        evaluate(cohort, cohort / "scores.parquet", split="test", bootstrap=FEW)
+            evaluate_scores(task, cohort, cohort / "scores.parquet")
+        evaluate_scores(task, cohort, cohort / "scores.parquet", split="test", bootstrap=FEW)

@@ -54,7 +54,7 @@ PRELOADED = (
     "tifffile", "PIL.PngImagePlugin",
     "pydicom", "wsidicom", "highdicom", "onnxruntime", "metaphase.networks.engine.engine",
     "metaphase.base.sharing.workers", "metaphase.labels.building",
-    "metaphase.labels.registration.slides", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
+    "metaphase.labels.registration.outputs", "metaphase.web.viewing", "pyarrow.parquet", "rich.traceback",
     "pyarrow.dataset", "pyarrow.pandas_compat", "rich._emoji_codes", "typer.rich_utils", "typer._adapters",
 )  # fmt: skip
 

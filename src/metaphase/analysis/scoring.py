@@ -62,9 +62,9 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
     if stated is None:
         _refuse_counted(tables)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, because the files state none"})
-    model, point = stated
-    source = f"of the model {model}" + (f": {point.source}" if point.source else "")
-    return point.model_copy(update={"source": source})
+    model = (stated_with(tables[0]) or {}).get("model")
+    source = f"of the model {model}" + (f": {stated.source}" if stated.source else "")
+    return stated.model_copy(update={"source": source})
 
 
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from metaphase.base.errors import ResultWarnings
     from metaphase.detections.points import OperatingPoint
-    from metaphase.evaluation.tuning import CountPart
+    from metaphase.evaluation.grades import CountPart
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
@@ -102,7 +102,7 @@ def mitoses(
     _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
 
 
-def _add_agreement(task: str, about: str) -> None:
+def _add_agreement(task: CountPart, about: str) -> None:
     """The command of a task with one number a case."""
 
     def command(
@@ -116,13 +116,14 @@ def _add_agreement(task: str, about: str) -> None:
         bootstrap: Bootstrap = 1000,
         as_json: console.Json = False,
     ) -> None:
-        from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
+        from metaphase.evaluation.grades import evaluate_scores
         from metaphase.evaluation.metrics import BootstrapConfig
         from metaphase.reports.evaluation import write_agreement_report
 
-        result = (evaluate_grade if task == "grade" else evaluate_proliferation)(
-            truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-            bootstrap=BootstrapConfig(samples=bootstrap),
+        samples = BootstrapConfig(samples=bootstrap)
+        result = evaluate_scores(
+            task, truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
+            bootstrap=samples,
         )  # fmt: skip
         if output is not None:
             write_agreement_report(result, output)

@@ -376,9 +376,8 @@ def register(
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
     """
-    from metaphase.labels.registration.outputs import Annotations
+    from metaphase.labels.registration.outputs import Annotations, register_slides
     from metaphase.labels.registration.similarity import RegistrationConfig
-    from metaphase.labels.registration.slides import register_slides
     from metaphase.slides.opening import sources_with
 
     config = RegistrationConfig(seed=seed, any_stains=any_stains)

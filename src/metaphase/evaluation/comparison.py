@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,14 +30,7 @@ from metaphase.slides.opening import is_slide_there, open_slide
 # ---- which slides are evaluated ----
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """The frame of one slide: its pixels' size and number (NaN where unknown)."""
-
-    case: str
-    mpp: float
-    width: float
-    height: float
+Frames = Iterator[tuple[str, float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -52,12 +45,9 @@ class Cohort:
         """The names of the slides, in manifest order."""
         return tuple(self.manifest["case"])
 
-    def fields(self) -> list[Field]:
-        """The frame of each slide, in manifest order."""
-        columns = (self.manifest[name].tolist() for name in ("case", "mpp", "width", "height"))
-        return [
-            Field(str(case), mpp, width, height) for case, mpp, width, height in zip(*columns, strict=True)
-        ]
+    def frames(self) -> Frames:
+        """Case, mpp, width and height (NaN where unknown) of each slide, in manifest order."""
+        return self.manifest[["case", "mpp", "width", "height"]].itertuples(index=False, name=None)
 
     def mpp_by_name(self) -> dict[str, float]:
         """The resolution of each slide under every name it goes by."""

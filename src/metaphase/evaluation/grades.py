@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.tables import (
     TableError,
     as_text,
     named,
-    natural,
     read_manifest,
     read_table,
     require_columns,
@@ -27,42 +26,29 @@ from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import MANIFEST_NAME, Cohort
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
-from metaphase.evaluation.mitoses import group_values
+from metaphase.evaluation.mitoses import measured_by
 from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
 
 # ---- tables of truths, predictions and counts, checked and lined up ----
 
+CountPart = Literal["proliferation", "grade"]
+"""The tasks with one number a case, and their columns of the truth."""
 GRADES: tuple[int, ...] = (1, 2, 3)
 THRESHOLD_TOLERANCE = 1e-9
 """Thresholds of a table and of a card that differ by less are the same."""
 
 
-@dataclass(frozen=True)
-class ScorePairs:
-    """True and predicted values of the same cases."""
-
-    cohort: Cohort
-    truth: Floats
-    predicted: Floats
-    warnings: ResultWarnings = ()
-
-    @property
-    def patients(self) -> list[str]:
-        """The patient of each case."""
-        return [str(name) for name in self.cohort.manifest["patient"]]
-
-
 def load_pairs(
-    truth: str | Path,
-    predictions: str | Path,
-    true_column: str,
+    truth: Path,
+    predictions: Path,
+    task: CountPart,
     predicted_columns: tuple[str, ...],
     *,
     split: str | None = None,
     skip_missing: bool = False,
     point: OperatingPoint | None = None,
-) -> ScorePairs:
-    """Line up the true column with the first of `predicted_columns` that is there, case by case.
+) -> tuple[Cohort, ResultWarnings]:
+    """The cases with their true value and, as `predicted`, the first of `predicted_columns` that is there.
 
     Cases may be named by path, file name or stem, too. Of a table with several thresholds, the rows at the
     operating point are taken; without a point such a table is refused.
@@ -73,7 +59,7 @@ def load_pairs(
     frame = _finite(_at_point(frame, point, predictions), name, predictions)
     _refuse_repeated(frame, ["case"], predictions)
     given = dict(zip(frame["case"], frame[name], strict=True))
-    cohort, warnings = with_values(everyone.of_split(split), true_column)
+    cohort, warnings = with_values(everyone.of_split(split), task)
     known = {case for case, value in given.items() if not np.isnan(value)}
     missing = [case for case in cohort.cases if case not in known]
     if missing and (not skip_missing or len(missing) == len(cohort.cases)):
@@ -82,20 +68,18 @@ def load_pairs(
             path=predictions,
             next_step="predict them, or leave them out with --skip-missing",
         )
+    manifest = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
+    cohort = Cohort(manifest.assign(predicted=manifest["case"].map(given)), cohort.source)
     if missing:
-        kept = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
-        cohort = Cohort(kept, cohort.source)
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
         warnings += (ResultWarning("no-prediction", text),)
-    stated = stated_point([Path(predictions)], "count")
-    for tuned in (point, None if stated is None else stated[1]):
+    for tuned in (point, stated_point([predictions], "count")):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
-    predicted = np.array([given[case] for case in cohort.cases])
-    return ScorePairs(cohort, cohort.manifest[true_column].to_numpy(np.float64), predicted, warnings)
+    return cohort, warnings
 
 
-def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
+def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
     """A table of case, threshold (missing where the file has none) and count, each pair once."""
     frame = _finite(_named_by_case(read_table(path), cohort, path), "count", path)
     if "threshold" not in frame.columns:
@@ -115,14 +99,14 @@ def read_counts(path: str | Path, cohort: Cohort) -> pd.DataFrame:
     return frame[["case", "threshold", "count"]]
 
 
-def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: str | Path) -> pd.DataFrame:
+def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: Path) -> pd.DataFrame:
     """The table with each row under the manifest's name of its case."""
     require_columns(frame, ("case",), path)
     names = as_text(frame["case"])
     return frame.assign(case=names.map(cohort.case_names(names.unique(), str(path))))
 
 
-def _finite(frame: pd.DataFrame, column: str, path: str | Path) -> pd.DataFrame:
+def _finite(frame: pd.DataFrame, column: str, path: Path) -> pd.DataFrame:
     """The table with numbers in a column; what is infinite is refused, what is missing stays so."""
     require_columns(frame, (column,), path)
     require_numbers(frame, (column,), path)
@@ -136,7 +120,7 @@ def _finite(frame: pd.DataFrame, column: str, path: str | Path) -> pd.DataFrame:
     return frame.assign(**{column: values})
 
 
-def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Path) -> pd.DataFrame:
+def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: Path) -> pd.DataFrame:
     """The rows at the operating point's delta, where the table says at which threshold it counts."""
     if "threshold" not in frame.columns:
         return frame
@@ -159,7 +143,7 @@ def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: str | Pat
     return frame[here]
 
 
-def is_same_threshold(thresholds: pd.Series[float], delta: float) -> npt.NDArray[np.bool_]:
+def is_same_threshold(thresholds: pd.Series[float], delta: float) -> Mask:
     """Which thresholds of a table are that of an operating point."""
     return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
 
@@ -169,7 +153,7 @@ def threshold_line(values: pd.Series[float]) -> str:
     return named(f"{value:g}" for value in sorted(values.dropna().unique()))
 
 
-def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) -> None:
+def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: Path) -> None:
     repeated = frame["case"][frame.duplicated(columns)]
     if len(repeated):
         raise TableError(
@@ -179,9 +163,9 @@ def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: str | Path) 
         )
 
 
-def read_cohort(truth: str | Path) -> Cohort:
+def read_cohort(truth: Path) -> Cohort:
     """The cohort of a manifest, or of a folder that holds one; its slides are not looked at."""
-    path = Path(truth) / MANIFEST_NAME if Path(truth).is_dir() else Path(truth)
+    path = truth / MANIFEST_NAME if truth.is_dir() else truth
     return Cohort(read_manifest(path), str(path))
 
 
@@ -221,12 +205,15 @@ def refuse_other_grades(values: Floats, name: str, source: str) -> None:
 # ---- agreement on grades (quadratic weighted kappa) and on scores (Spearman) ----
 
 
-def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def confusion(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Integers:
     """Cases of each true grade (rows) and predicted grade (columns)."""
-    rows, columns = np.searchsorted(GRADES, truth), np.searchsorted(GRADES, predicted)
-    table = np.zeros((len(GRADES), len(GRADES)), np.int64)
-    np.add.at(table, (rows, columns), 1)
-    return table
+    cells = _cells(truth, predicted)
+    return np.bincount(cells, minlength=len(GRADES) ** 2).reshape(len(GRADES), len(GRADES))
+
+
+def _cells(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Integers:
+    """Number of each case's cell in the confusion table."""
+    return np.searchsorted(GRADES, truth) * len(GRADES) + np.searchsorted(GRADES, predicted)
 
 
 def quadratic_kappa(table: npt.ArrayLike) -> Floats:
@@ -264,7 +251,7 @@ class AgreementResult:
     """For each column asked for, the number of cases and the agreement of each of its values."""
     cases: pd.DataFrame
     """`case, truth, predicted`, one row a case."""
-    confusion: npt.NDArray[np.int64] | None
+    confusion: Integers | None
     """True grades in rows, predicted in columns; None for scores."""
     settings: dict[str, Any]
     warnings: ResultWarnings
@@ -281,129 +268,92 @@ class AgreementResult:
         return pd.DataFrame(rows, columns=list(columns))
 
 
-def evaluate_grade(
-    truth: str | Path,
-    predictions: str | Path,
+def evaluate_scores(
+    task: CountPart,
+    truth: Path,
+    predictions: Path,
     *,
     by: Sequence[str] = (),
     split: str | None = None,
-    card: str | Path | None = None,
+    card: Path | None = None,
     skip_missing: bool = False,
     bootstrap: BootstrapConfig | None = None,
 ) -> AgreementResult:
-    """Compare predicted with true grades 1 to 3.
+    """Compare predicted with true grades 1 to 3, or with true proliferation scores by rank.
 
-    `truth` is a manifest (or a folder with one) with a column grade. `predictions` has the columns case and
-    grade; or, with a model card whose point for counts holds theta1 and theta2, case and count.
+    `truth` is a manifest (or a folder with one) with a column grade or proliferation. `predictions` has the
+    columns case and grade; with a model card whose point for counts holds theta1 and theta2, case and count;
+    or case and proliferation or count (mitoses in the hotspot). The card's point also says which rows of a
+    table of several thresholds are meant, and the cases it was tuned on are refused.
     """
-    bootstrap = bootstrap or BootstrapConfig()
+    bootstrap, graded = bootstrap or BootstrapConfig(), task == "grade"
     point = None if card is None else load_point(card, "count")
-    column = "grade" if point is None else "count"
-    pairs = load_pairs(
-        truth, predictions, "grade", (column,), split=split, skip_missing=skip_missing, point=point
+    columns: tuple[str, ...] = ("proliferation", "count")
+    if graded:
+        columns = ("grade" if point is None else "count",)
+    cohort, warnings = load_pairs(
+        truth, predictions, task, columns, split=split, skip_missing=skip_missing, point=point
     )
-    if point is not None:
+    true, predicted = (cohort.manifest[name].to_numpy(np.float64) for name in (task, "predicted"))
+    if graded and point is not None:
         if point.theta1 is None or point.theta2 is None:
             raise TableError(
                 "the operating point for counts has no thetas",
                 path=card,
                 next_step="run `metaphase evaluate tune grade` on a tuning set first",
             )
-        predicted = grade_of(pairs.predicted, point.theta1, point.theta2)
-        pairs = ScorePairs(pairs.cohort, pairs.truth, predicted.astype(float), pairs.warnings)
-    for name, values in (("true", pairs.truth), ("predicted", pairs.predicted)):
-        refuse_other_grades(values, name, str(truth if name == "true" else predictions))
-    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
-    return _summarise(pairs, "quadratic kappa", by, bootstrap, point, sources)
-
-
-def evaluate_proliferation(
-    truth: str | Path,
-    predictions: str | Path,
-    *,
-    by: Sequence[str] = (),
-    split: str | None = None,
-    card: str | Path | None = None,
-    skip_missing: bool = False,
-    bootstrap: BootstrapConfig | None = None,
-) -> AgreementResult:
-    """Compare predicted with true proliferation scores by rank.
-
-    `truth` is a manifest (or a folder with one) with a column proliferation; `predictions` has the columns
-    case and proliferation, or count (mitoses in the hotspot). With a model card, its point for counts says
-    which rows of a table of several thresholds are meant, and the cases it was tuned on are refused.
-    """
-    bootstrap = bootstrap or BootstrapConfig()
-    point = None if card is None else load_point(card, "count")
-    columns = ("proliferation", "count")
-    pairs = load_pairs(
-        truth, predictions, "proliferation", columns, split=split, skip_missing=skip_missing, point=point
-    )
-    sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
-    return _summarise(pairs, "Spearman", by, bootstrap, point, sources)
-
-
-def _summarise(
-    pairs: ScorePairs,
-    metric: str,
-    by: Sequence[str],
-    bootstrap: BootstrapConfig,
-    point: OperatingPoint | None,
-    sources: dict[str, Any],
-) -> AgreementResult:
+        predicted = grade_of(predicted, point.theta1, point.theta2).astype(float)
+    if graded:
+        refuse_other_grades(true, "true", str(truth))
+        refuse_other_grades(predicted, "predicted", str(predictions))
+    patients = cohort.manifest["patient"].astype(str)
     used: dict[str, Any] = {"operating_point": None}
     if point is not None:
         used = {"operating_point": f"count, {point.source or 'of the card'}"}
         used |= {f"point_{name}": value for name, value in point.numbers.items()}
-    everyone = np.ones(len(pairs.truth), bool)
-    graded = metric == "quadratic kappa"
-    groups: dict[str, dict[str, tuple[int, Estimate]]] = {}
-    for name in by:
-        values = group_values(pairs.cohort.manifest, name, pairs.cohort.source)
-        groups[name] = {
-            group: (int((values == group).sum()), _agreement(pairs, values == group, graded, bootstrap))
-            for group in sorted(set(values), key=natural)
-        }
+    used |= {"truth": str(truth), "predictions": str(predictions), "split": split}
+
+    def agreement(chosen: Mask) -> tuple[int, Estimate]:
+        times = draws(list(patients[chosen]), bootstrap)
+        measure = _kappa if graded else _correlation
+        return int(chosen.sum()), estimate(*measure(true[chosen], predicted[chosen], times), bootstrap)
+
     return AgreementResult(
-        metric=metric,
-        overall=_agreement(pairs, everyone, graded, bootstrap),
-        groups=groups,
-        cases=pd.DataFrame(
-            {"case": pairs.cohort.manifest["case"], "truth": pairs.truth, "predicted": pairs.predicted}
-        ),
-        confusion=confusion(pairs.truth, pairs.predicted) if graded else None,
-        settings=used | sources | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
-        warnings=(*pairs.warnings, *_warnings(pairs, graded)),
+        metric="quadratic kappa" if graded else "Spearman",
+        overall=agreement(np.ones(len(true), bool))[1],
+        groups=measured_by(by, cohort, agreement),
+        cases=pd.DataFrame({"case": cohort.manifest["case"], "truth": true, "predicted": predicted}),
+        confusion=confusion(true, predicted) if graded else None,
+        settings=used | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},
+        warnings=(*warnings, *_warnings(true, predicted, list(patients), graded)),
     )
 
 
-def _agreement(
-    pairs: ScorePairs, chosen: npt.NDArray[np.bool_], graded: bool, bootstrap: BootstrapConfig
-) -> Estimate:
-    truth, predicted = pairs.truth[chosen], pairs.predicted[chosen]
-    times = draws([name for name, kept in zip(pairs.patients, chosen, strict=True) if kept], bootstrap)
-    if graded:
-        size = len(GRADES)
-        cell = np.searchsorted(GRADES, truth) * size + np.searchsorted(GRADES, predicted)
-        drawn = (times @ np.eye(size * size)[cell]).reshape(-1, size, size)
-        kappa = float(quadratic_kappa(confusion(truth, predicted)))
-        return estimate(kappa, quadratic_kappa(drawn), bootstrap)
+def _kappa(truth: Floats, predicted: Floats, times: Floats) -> tuple[float, Floats]:
+    """Kappa of the cases, and of each draw of them."""
+    size = len(GRADES)
+    drawn = (times @ np.eye(size * size)[_cells(truth, predicted)]).reshape(-1, size, size)
+    return float(quadratic_kappa(confusion(truth, predicted))), quadratic_kappa(drawn)
+
+
+def _correlation(truth: Floats, predicted: Floats, times: Floats) -> tuple[float, Floats]:
+    """Spearman's correlation of the cases, and of each draw of them."""
     rows = times.astype(int)
-    ranked = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in rows]
-    return estimate(spearman(truth, predicted), np.array(ranked), bootstrap)
+    drawn = [spearman(np.repeat(truth, often), np.repeat(predicted, often)) for often in rows]
+    return spearman(truth, predicted), np.array(drawn)
 
 
-def _warnings(pairs: ScorePairs, graded: bool) -> list[ResultWarning]:
+def _warnings(truth: Floats, predicted: Floats, patients: Sequence[str], graded: bool) -> list[ResultWarning]:
     warnings = []
     name = "kappa" if graded else "Spearman's correlation"
-    one_said, one_true = (len(set(side.tolist())) == 1 for side in (pairs.predicted, pairs.truth))
+    one_said, one_true = (len(set(side.tolist())) == 1 for side in (predicted, truth))
     if one_said:
         said = "0 whatever the truth" if graded and not one_true else "undefined"
-        text = f"all predictions are {pairs.predicted[0]:g}: {name} is {said}"
+        text = f"all predictions are {predicted[0]:g}: {name} is {said}"
         warnings.append(ResultWarning("one-prediction", text))
     if one_true:
-        text = f"all true values are {pairs.truth[0]:g}: agreement cannot be measured"
+        text = f"all true values are {truth[0]:g}: agreement cannot be measured"
         warnings.append(ResultWarning("one-truth", text))
-    if few := few_patients(pairs.patients):
+    if few := few_patients(patients):
         warnings.append(few)
     return warnings

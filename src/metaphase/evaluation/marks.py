@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import shapely
 from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError, require
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
 from metaphase.detections.formats.contract import load_json
@@ -96,14 +95,17 @@ def read_regions(path: str | Path, cohort: Cohort) -> Regions:
 
 def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
     """Discs around the truth's `ignore` points."""
-    mpp = cohort.mpp_by_case()
+    mpp, stated = cohort.mpp_by_case(), points.get("radius_um", pd.Series(np.nan, points.index))
     regions: Regions = defaultdict(list)
-    radii = (
-        points["radius_um"].fillna(radius_um) if "radius_um" in points.columns else [radius_um] * len(points)
-    )
-    for slide, x, y, radius in zip(points["slide"], points["x"], points["y"], radii, strict=True):
-        regions[slide].append(Point(x, y).buffer(radius / mpp[slide], quad_segs=32))
+    for slide, x, y, radius in zip(
+        points["slide"], points["x"], points["y"], stated.fillna(radius_um), strict=True
+    ):
+        regions[slide].append(_disc(x, y, radius / mpp[slide]))
     return regions
+
+
+def _disc(x: float, y: float, radius: float) -> BaseGeometry:
+    return Point(x, y).buffer(radius, quad_segs=32)
 
 
 def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
@@ -114,9 +116,7 @@ def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
     }
 
 
-def counts(
-    positions: Points, size: tuple[float, float], region: BaseGeometry | None, border: float
-) -> npt.NDArray[np.bool_]:
+def counts(positions: Points, size: Sequence[float], region: BaseGeometry | None, border: float) -> Mask:
     """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
     inside = np.ones(len(positions), bool)
     if border > 0:
@@ -157,7 +157,7 @@ def _shape(row: dict[Any, Any], cohort: Cohort, path: Path) -> BaseGeometry:
         return box(row["x"], row["y"], row["x"] + row["width"], row["y"] + row["height"])
     if has("x", "y", "radius_um"):
         mpp = cohort.mpp_by_name().get(str(row["slide"]), np.nan)
-        return Point(row["x"], row["y"]).buffer(row["radius_um"] / mpp, quad_segs=32)
+        return _disc(row["x"], row["y"], row["radius_um"] / mpp)
     raise TableError(
         f"a row for slide {row['slide']} describes no region",
         path=path,
@@ -176,6 +176,8 @@ def _by_case(shapes: list[tuple[str, BaseGeometry]], cohort: Cohort, path: Path)
 # ---- every detection marked true or false once ----
 
 _NO_POINTS: tuple[Points, Floats] = (np.zeros((0, 2)), np.zeros(0))
+Marks = tuple[Floats, Mask, Floats]
+"""Of the detections of one slide: probability, whether it is matched, and its distance to the truth."""
 
 
 @dataclass(frozen=True)
@@ -184,20 +186,44 @@ class Marked:
 
     probability: Floats
     """One a detection, falling."""
-    found: npt.NDArray[np.bool_]
+    found: Mask
     """Whether the detection is matched with a truth."""
     distance_um: Floats
     """To the matched truth; NaN for false positives."""
-    slide: npt.NDArray[np.int64]
+    slide: Integers
     """Index of the detection's slide."""
-    truths: npt.NDArray[np.int64]
+    truths: Integers
     """Mitoses to find, one number a slide."""
     area_mm2: Floats
     """Area searched, one number a slide; NaN where unknown."""
     cases: tuple[str, ...]
     patients: tuple[str, ...]
 
-    def of_slides(self, chosen: npt.NDArray[np.bool_]) -> Marked:
+    @classmethod
+    def of(
+        cls,
+        marks: Sequence[Marks],
+        truths: Sequence[int],
+        area_mm2: Floats,
+        cases: Iterable[str],
+        patients: Iterable[str],
+    ) -> Self:
+        """From the marks of each slide."""
+        probability, found, distance_um = map(np.concatenate, zip(*marks, strict=True))
+        slide = np.repeat(np.arange(len(marks)), [len(one[0]) for one in marks])
+        order = np.argsort(-probability, kind="stable")
+        return cls(
+            probability[order],
+            found[order],
+            distance_um[order],
+            slide[order],
+            np.array(truths, np.int64),
+            area_mm2,
+            tuple(cases),
+            tuple(patients),
+        )
+
+    def of_slides(self, chosen: Mask) -> Marked:
         """The same marks for some of the slides."""
         index = np.cumsum(chosen) - 1
         kept = chosen[self.slide]
@@ -223,35 +249,24 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
             next_step="give the columns width and height in the manifest",
         )
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
-    parts, truths = [], []
-    for index, field in enumerate(comparison.cohort.fields()):
-        region, size = ignored.get(field.case), (field.width, field.height)
-        border = config.border_um / field.mpp
-        real, _ = truth.get(field.case, _NO_POINTS)
-        real = real[counts(real, size, region, border)] * field.mpp
-        positions, probability = predictions.get(field.case, _NO_POINTS)
+    marks, truths = list[Marks](), []
+    for case, mpp, *size in comparison.cohort.frames():
+        region, border = ignored.get(case), config.border_um / mpp
+        real, _ = truth.get(case, _NO_POINTS)
+        real = real[counts(real, size, region, border)] * mpp
+        positions, probability = predictions.get(case, _NO_POINTS)
         kept = counts(positions, size, region, border)
-        positions, probability = positions[kept] * field.mpp, probability[kept]
+        positions, probability = positions[kept] * mpp, probability[kept]
         matched = match(positions, probability, real, config.radius_um, config.method)
         found, distance = matched != NOBODY, np.full(len(matched), np.nan)
         distance[found] = np.linalg.norm(positions[found] - real[matched[found]], axis=1)
-        parts.append((probability, found, distance, np.full(len(matched), index, np.int64)))
+        marks.append((probability, found, distance))
         truths.append(len(real))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(-columns[0], kind="stable")
     sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
     inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)
     whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
-    return Marked(
-        probability=columns[0][order],
-        found=columns[1][order],
-        distance_um=columns[2][order],
-        slide=columns[3][order],
-        truths=np.array(truths, np.int64),
-        area_mm2=np.where(whole, inner, manifest["area_mm2"].to_numpy(float)),
-        cases=tuple(manifest["case"]),
-        patients=tuple(manifest["patient"]),
-    )
+    area_mm2 = np.where(whole, inner, manifest["area_mm2"].to_numpy(float))
+    return Marked.of(marks, truths, area_mm2, manifest["case"], manifest["patient"])
 
 
 def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:

@@ -199,7 +199,7 @@ def few_patients(patients: Sequence[str]) -> ResultWarning | None:
     return ResultWarning("few-patients", f"there are only {several(count, 'patient')}: {so}")
 
 
-def draws(patients: Sequence[str], config: BootstrapConfig) -> npt.NDArray[np.float64]:
+def draws(patients: Sequence[str], config: BootstrapConfig) -> Floats:
     """How often each slide is drawn, shape (samples, slides): patients with replacement, all their slides.
 
     No samples of fewer than `LEAST_PATIENTS`.
@@ -316,13 +316,11 @@ def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig)
         "f1": float(f1_of_counts(true, false, truths)),
         "average_precision": average_precision(whole),
     }
-    rates = {name: Estimate(value) for name, value in values.items()}
-    if config.samples:
-        times, at = draws(marked.patients, config), np.array([threshold])
-        drawn = {name: table[:, 0] for name, table in drawn_rates(marked, at, times).items()}
-        steps = thinned(whole, AVERAGED_THRESHOLDS).threshold
-        drawn["average_precision"] = drawn_average_precision(marked, steps, times)
-        rates = {name: estimate(value, drawn[name], config) for name, value in values.items()}
+    times, at = draws(marked.patients, config), np.array([threshold])
+    drawn = {name: table[:, 0] for name, table in drawn_rates(marked, at, times).items()}
+    steps = thinned(whole, AVERAGED_THRESHOLDS).threshold
+    drawn["average_precision"] = drawn_average_precision(marked, steps, times)
+    rates = {name: estimate(value, drawn[name], config) for name, value in values.items()}
     distances = marked.distance_um[counted & marked.found]
     best, best_f1 = best_threshold(whole)
     return DetectionMetrics(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Mask, Points
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
-from metaphase.detections.points import OperatingPoint
-from metaphase.evaluation.comparison import Comparison, Field, compare, load_truth
+from metaphase.evaluation.comparison import Cohort, Comparison, compare, load_truth
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,
@@ -65,13 +65,13 @@ EDGE_TOLERANCE = 1.01
 
 @dataclass(frozen=True)
 class _Slide:
-    field: Field
+    mpp: float
     truths: Points
     detections: Points
 
     def hits(self, detections: Points, radius_um: float) -> int:
         """Truths with a detection within the radius."""
-        near = cKDTree(detections).query(self.truths, distance_upper_bound=radius_um / self.field.mpp)[0]
+        near = cKDTree(detections).query(self.truths, distance_upper_bound=radius_um / self.mpp)[0]
         return int(np.isfinite(near).sum())
 
 
@@ -79,9 +79,9 @@ def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]
     """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
     slides = [
-        _Slide(field, truth[field.case][0], predictions[field.case][0])
-        for field in comparison.cohort.fields()
-        if field.case in truth and field.case in predictions
+        _Slide(mpp, truth[case][0], predictions[case][0])
+        for case, mpp, *_ in comparison.cohort.frames()
+        if case in truth and case in predictions
     ]
     slides = sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
     total = sum(len(slide.truths) for slide in slides)
@@ -111,7 +111,7 @@ def _guesses(slides: list[_Slide], radius_um: float) -> Iterator[tuple[str, str,
             WORKING_MPP,
         ),
     ):
-        yield guess, remedy, [slide.detections * (size_um / slide.field.mpp) for slide in slides]
+        yield guess, remedy, [slide.detections * (size_um / slide.mpp) for slide in slides]
     for level in LEVELS:
         guess = f"they are pixels of a level {level} times coarser"
         yield guess, f"multiply x and y by {level}", [slide.detections * float(level) for slide in slides]
@@ -125,7 +125,7 @@ def _guesses(slides: list[_Slide], radius_um: float) -> Iterator[tuple[str, str,
 def _common_shift(slide: _Slide, radius_um: float) -> Points:
     """The shift most truth-detection pairs agree on, if at least `MIN_HITS` do; else none."""
     pairs = (slide.truths[:MAX_POINTS, None] - slide.detections[None, :MAX_POINTS]).reshape(-1, 2)
-    step = radius_um / slide.field.mpp
+    step = radius_um / slide.mpp
     cells = np.round(pairs / step).astype(np.int64)
     _, first, votes = np.unique(cells @ (1 << 32, 1), return_index=True, return_counts=True)
     best = int(votes.argmax())
@@ -137,26 +137,19 @@ def _common_shift(slide: _Slide, radius_um: float) -> Points:
 
 def _outside(comparison: Comparison) -> list[ResultWarning]:
     """Points beyond the edge of their slide, where its size is known."""
-    predictions = by_slide(comparison.predictions.table)
-    total, worst = 0, ""
-    for field in comparison.cohort.fields():
-        positions, _ = predictions.get(field.case, (np.zeros((0, 2)), None))
-        if np.isnan(field.width) or not len(positions):
-            continue
-        limits = np.array([field.width, field.height]) * EDGE_TOLERANCE
-        beyond = ((positions > limits) | (positions < limits * (1 - EDGE_TOLERANCE))).any(axis=1)
-        if beyond.any():
-            total += int(beyond.sum())
-            x, y = positions[beyond][0]
-            worst = f"({x:g}, {y:g}) in {field.case}, which has {field.width:g} x {field.height:g} px"
-    if not total:
+    table = comparison.predictions.table
+    sizes = comparison.cohort.manifest.set_index("case").loc[table["slide"], ["width", "height"]]
+    positions, limits = table[["x", "y"]].to_numpy(float), sizes.to_numpy(float) * EDGE_TOLERANCE
+    beyond = ((positions > limits) | (positions < limits * (1 - EDGE_TOLERANCE))).any(axis=1)
+    if not beyond.any():
         return []
-    share = total / len(comparison.predictions.table)
-    message = f"{total} detections ({share:.0%}) lie outside their slide, such as {worst}"
+    row, share = int(beyond.argmax()), float(beyond.mean())
+    (x, y), (width, height) = positions[row], sizes.iloc[row]
+    worst = f"({x:g}, {y:g}) in {table['slide'].iloc[row]}, which has {width:g} x {height:g} px"
+    message = f"{int(beyond.sum())} detections ({share:.0%}) lie outside their slide, such as {worst}"
+    next_step = "give level-0 pixels of the same slides"
     if share > 0.5:
-        raise TableError(
-            message, path=comparison.predictions.source, next_step="give level-0 pixels of the same slides"
-        )
+        raise TableError(message, path=comparison.predictions.source, next_step=next_step)
     return [ResultWarning("outside-slide", message, "check that these are level-0 pixels of the same slides")]
 
 
@@ -214,27 +207,27 @@ def evaluate_mitoses(
     that a point was tuned on are refused.
     """
     matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
+    if card is not None and matching.threshold is not None:
+        raise UsageError("both a threshold and a model card are given", next_step="give one of them")
     comparison, marked = load_marked(
         truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
     )
-    stated = [stated_point([table], "mitoses") for table in detection_files(Path(predictions))]
-    given = [] if card is None else [load_point(card, "mitoses")]
-    for tuned in (*given, *(one[1] for one in stated if one is not None)):
-        refuse_reuse(tuned, comparison.cohort)
-    point = _point(card, predictions, matching)
+    point, tables = None if card is None else load_point(card, "mitoses"), detection_files(Path(predictions))
+    for tuned in (point, *(stated_point([table], "mitoses") for table in tables)):
+        if tuned is not None:
+            refuse_reuse(tuned, comparison.cohort)
+    if point is None and matching.threshold is None:
+        point = stated_point(tables, "mitoses")
     if point is not None:
         matching = replace(matching, threshold=point.delta)
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
     sources["operating_point"] = None if point is None else f"mitoses, {point.source or 'of the card'}"
     settings = sources | asdict(matching) | {f"bootstrap_{k}": v for k, v in asdict(bootstrap).items()}
     threshold = 0.0 if matching.threshold is None else matching.threshold
-    groups: dict[str, dict[str, DetectionMetrics]] = {}
-    for column in by:
-        values = group_values(comparison.cohort.manifest, column, comparison.cohort.source)
-        groups[column] = {
-            group: detection_metrics(marked.of_slides(values == group), threshold, bootstrap)
-            for group in sorted(set(values), key=natural)
-        }
+
+    def measure(slides: Mask) -> DetectionMetrics:
+        return detection_metrics(marked.of_slides(slides), threshold, bootstrap)
+
     few, times = thinned(curve(marked), CURVE_POINTS), draws(marked.patients, bootstrap)
     low, high = np.zeros((2, 0))
     if len(times) and len(few.threshold):
@@ -242,8 +235,8 @@ def evaluate_mitoses(
         drawn = np.nan_to_num(drawn_rates(marked, few.threshold, times)["f1"])
         low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
     return MitosisResult(
-        overall=detection_metrics(marked, threshold, bootstrap),
-        groups=groups,
+        overall=measure(np.ones(len(marked.cases), bool)),
+        groups=measured_by(by, comparison.cohort, measure),
         slides=pd.DataFrame(slide_rows(marked, threshold)),
         curve=few,
         f1_band=(low, high),
@@ -278,8 +271,22 @@ def load_marked(
     return comparison, mark(comparison, merged([drawn, discs]), matching)
 
 
-def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """The group of each slide; a column that is absent, empty or all different is an error."""
+Measured = TypeVar("Measured")
+
+
+def measured_by(
+    columns: Sequence[str], cohort: Cohort, measure: Callable[[Mask], Measured]
+) -> dict[str, dict[str, Measured]]:
+    """What is measured of the slides of each value of each manifest column."""
+    found: dict[str, dict[str, Measured]] = {}
+    for column in columns:
+        values = _group_values(cohort.manifest, column, cohort.source)
+        found[column] = {name: measure(values == name) for name in sorted(set(values), key=natural)}
+    return found
+
+
+def _group_values(manifest: pd.DataFrame, column: str, source: str) -> npt.NDArray[np.object_]:
+    """The group of each slide; a column that is absent, or has too many values, is an error."""
     column = column if column in manifest else FORMER_COLUMNS.get(column, column)
     if column not in manifest.columns:
         raise UsageError(
@@ -287,8 +294,7 @@ def group_values(manifest: pd.DataFrame, column: str, source: str) -> np.ndarray
             path=source,
             next_step=f"the manifest has {', '.join(manifest.columns)}",
         )
-    values = as_text(manifest[column]).to_numpy(object, copy=True)
-    values[values == ""] = "unknown"
+    values = as_text(manifest[column]).replace("", "unknown").to_numpy(object)
     if len(set(values)) > MAX_GROUPS:
         raise UsageError(
             f"column {column} has {len(set(values))} values", path=source, next_step="choose one with fewer"
@@ -310,17 +316,3 @@ def _warnings(marked: Marked) -> list[ResultWarning]:
     if few := few_patients(marked.patients):
         warnings.append(few)
     return warnings
-
-
-def _point(
-    card: str | Path | None, predictions: str | Path, matching: MatchingConfig
-) -> OperatingPoint | None:
-    """The operating point for single mitoses that is used; None where a threshold is given or none known."""
-    if matching.threshold is not None:
-        if card is not None:
-            raise UsageError("both a threshold and a model card are given", next_step="give one of them")
-        return None
-    if card is not None:
-        return load_point(card, "mitoses")
-    stated = stated_point(detection_files(Path(predictions)), "mitoses")
-    return None if stated is None else stated[1]

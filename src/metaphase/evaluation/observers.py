@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from PIL import Image
 
+from metaphase.base.arrays import Integers
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
@@ -100,7 +100,7 @@ def plan_study(detections: pd.DataFrame, distractors: pd.DataFrame, config: Stud
     return pd.DataFrame(rows, columns=list(KEY_COLUMNS))
 
 
-def read_answers(path: str | Path, key: pd.DataFrame) -> pd.Series[bool]:
+def read_answers(path: Path, key: pd.DataFrame) -> pd.Series[bool]:
     """Answers by item, True for mitosis; every item of the key has exactly one."""
     frame = read_table(path)
     require_columns(frame, ("item", "answer"), path)
@@ -164,12 +164,12 @@ def _drawn(
         raise UsageError(
             f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or add more"
         )
-    rows: npt.NDArray[np.int64] = np.sort(generator.permutation(len(points))[:count])
+    rows: Integers = np.sort(generator.permutation(len(points))[:count])
     columns = (points[name].to_numpy()[rows].tolist() for name in ("slide", "x", "y", "probability"))
     return [(kind, slide, x, y, probability) for slide, x, y, probability in zip(*columns, strict=True)]
 
 
-def _refuse(names: pd.Series[str], what: str, next_step: str, path: str | Path) -> None:
+def _refuse(names: pd.Series[str], what: str, next_step: str, path: Path) -> None:
     if len(names):
         raise TableError(f"{len(names)} items {what}: {named(names)}", path=path, next_step=next_step)
 
@@ -196,12 +196,12 @@ class ObserverStudy:
 
 
 def export_observers(
-    detections: str | Path,
-    manifest: str | Path,
-    output: str | Path,
+    detections: Path,
+    manifest: Path,
+    output: Path,
     *,
-    key: str | Path,
-    distractors: str | Path | None = None,
+    key: Path,
+    distractors: Path | None = None,
     threshold: float | None = None,
     mpp: float | None = None,
     config: StudyConfig | None = None,
@@ -214,7 +214,7 @@ def export_observers(
     Distractors are the points of the table `distractors` (its look-alikes, if it labels any); by default the
     detections below the threshold. `key` is a file outside `output`, which goes to the observer whole.
     """
-    config, output, key_path = config or StudyConfig(), Path(output), Path(key)
+    config, key_path = config or StudyConfig(), key
     if paper:
         if distractors is not None or config.detections is not None:
             raise UsageError(
@@ -230,9 +230,9 @@ def export_observers(
     read = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
     points = read.table
     if threshold is None:
-        stated = stated_point(detection_files(Path(detections)), "mitoses")
+        stated = stated_point(detection_files(detections), "mitoses")
         unstated = PAPER_POINTS.mitoses.delta if paper else 0.0
-        threshold = unstated if stated is None else stated[1].delta
+        threshold = unstated if stated is None else stated.delta
     counted = points["probability"] >= threshold
     others = points[~counted]
     if distractors is not None:
@@ -254,7 +254,7 @@ def export_observers(
 
 
 def read_observers(
-    key: str | Path, answers: Sequence[str | Path], *, recall: float | None = None
+    key: Path, answers: Sequence[Path], *, recall: float | None = None
 ) -> list[ObserverResult]:
     """The results of each answer sheet, and of the majority where there are several.
 
@@ -266,7 +266,7 @@ def read_observers(
         raise TableError("the key has no item", path=key, next_step="give the key of the study, whole")
     if not answers:
         raise UsageError("no answers are given", next_step="name the observers' answer files")
-    names = [Path(path).stem if Path(path).name != ANSWERS else Path(path).parent.name for path in answers]
+    names = [path.stem if path.name != ANSWERS else path.parent.name for path in answers]
     sheets = [read_answers(path, planned) for path in answers]
     results = [judge(planned, said, recall, name) for name, said in zip(names, sheets, strict=True)]
     if len(sheets) > 1:

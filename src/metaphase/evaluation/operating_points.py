@@ -114,8 +114,8 @@ def _points_in(card: Mapping[str, Any], path: str | Path) -> dict[PointName, Ope
         ) from error
 
 
-def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, OperatingPoint] | None:
-    """The model and the operating point that results of `metaphase detect` carry; None where none does.
+def stated_point(tables: Sequence[Path], name: PointName) -> OperatingPoint | None:
+    """The operating point that results of `metaphase detect` carry; None where none does.
 
     A Parquet table carries them itself; of other files in the folder of a slide, its summary tells. Tables of
     different models or points, or of which only some state one, are refused.
@@ -134,7 +134,7 @@ def stated_point(tables: Sequence[Path], name: PointName) -> tuple[str, Operatin
             next_step="evaluate them separately, or give one --threshold for all",
         )
     stated = json.loads(found.pop()) if found else None
-    return None if stated is None else (stated["model"], OperatingPoint.model_validate(stated["point"]))
+    return stated and OperatingPoint.model_validate(stated["point"])
 
 
 def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
@@ -346,8 +346,6 @@ class BenchCounts:
 
     def _estimate(self, true: Floats, false: Floats, bootstrap: BootstrapConfig) -> Estimate:
         value = float(f1_of_counts(true.sum(axis=1), false.sum(axis=1), self.truths.sum()).mean())
-        if not bootstrap.samples:
-            return Estimate(value)
         return estimate(value, _drawn(true, false, self.truths, draws(self.patients, bootstrap)), bootstrap)
 
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
-from metaphase.base.arrays import Floats, Integers, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.detections.table import IGNORE, MITOSIS
-from metaphase.evaluation.marks import Marked
+from metaphase.evaluation.marks import Marked, Marks
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
     curve,
@@ -59,23 +58,14 @@ def matched_in(one: LabelledImage, here: Floats, radius_um: float) -> tuple[Floa
 
 def marked(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
     """Detections in these images, each true or false; what lies near a point to ignore is left out."""
-    rows, truths = [np.empty((0, 3))], []
-    for index, one in enumerate(images):
+    marks, truths = list[Marks](), []
+    for one in images:
         here, real, matched = matched_in(one, found[one.name], radius_um)
-        rows.append(np.column_stack([here[:, 2], matched != NOBODY, np.full(len(here), index)]))
+        marks.append((here[:, 2], matched != NOBODY, np.full(len(here), np.nan)))
         truths.append(len(real))
-    every = np.concatenate(rows)
-    every = every[np.argsort(-every[:, 0], kind="stable")]
-    return Marked(
-        probability=every[:, 0],
-        found=every[:, 1].astype(bool),
-        distance_um=np.full(len(every), np.nan),
-        slide=every[:, 2].astype(np.int64),
-        truths=np.array(truths, np.int64),
-        area_mm2=np.array([one.area_mm2 for one in images]),
-        cases=tuple(one.name for one in images),
-        patients=tuple(one.patient for one in images),
-    )
+    area_mm2 = np.array([one.area_mm2 for one in images])
+    names, patients = [one.name for one in images], [one.patient for one in images]
+    return Marked.of(marks, truths, area_mm2, names, patients)
 
 
 # ---- groups ----
@@ -101,7 +91,7 @@ def validation_groups(images: Sequence[LabelledImage]) -> Groups:
 # ---- probabilities ----
 
 
-def fitted(logits: Floats, right: npt.NDArray[np.bool_], weight: Floats) -> Calibration:
+def fitted(logits: Floats, right: Mask, weight: Floats) -> Calibration:
     """Scale and shift of logits by the least cross-entropy."""
 
     def loss(values: Floats) -> float:

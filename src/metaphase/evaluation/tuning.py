@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, named
 from metaphase.detections.files import detection_files
@@ -22,6 +21,7 @@ from metaphase.detections.points import SHARED_BY_POINTS, OperatingPoint
 from metaphase.evaluation.comparison import Cohort
 from metaphase.evaluation.grades import (
     GRADES,
+    CountPart,
     is_same_threshold,
     quadratic_kappa,
     read_cohort,
@@ -43,20 +43,19 @@ from metaphase.evaluation.metrics import (
 from metaphase.evaluation.mitoses import load_marked
 from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
 
-CountPart = Literal["proliferation", "grade"]
 DRAWS, STEPS = BootstrapConfig(samples=200), 400
 """Of patients, to see how far delta depends on them, and the thresholds that are tried in each."""
 COUNT_PARTS: tuple[CountPart, ...] = ("proliferation", "grade")
 
 
 def tune_mitoses(
-    truth: str | Path,
-    predictions: str | Path,
-    card: str | Path | None = None,
+    truth: Path,
+    predictions: Path,
+    card: Path | None = None,
     *,
-    manifest: str | Path | None = None,
+    manifest: Path | None = None,
     split: str | None = None,
-    ignore: str | Path | None = None,
+    ignore: Path | None = None,
     mpp: float | None = None,
     matching: MatchingConfig | None = None,
     floor: float = 0.0,
@@ -86,8 +85,8 @@ def tune_mitoses(
         )
     steps = thinned(curve(marked), STEPS).threshold
     drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
-    made = stated_point(detection_files(Path(predictions)), "mitoses")
-    search = {} if made is None else {name: getattr(made[1], name) for name in SHARED_BY_POINTS}
+    made = stated_point(detection_files(predictions), "mitoses")
+    search = {} if made is None else {name: getattr(made, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
         name="mitoses",
         delta=delta,
@@ -103,9 +102,9 @@ def tune_mitoses(
 
 
 def tune_count(
-    truth: str | Path,
-    counts: str | Path,
-    card: str | Path | None = None,
+    truth: Path,
+    counts: Path,
+    card: Path | None = None,
     *,
     split: str | None = None,
     parts: Sequence[CountPart] = COUNT_PARTS,
@@ -130,7 +129,7 @@ def tune_count(
         )
     table = table[kept]
     known: OperatingPoint | None = None
-    if card is not None and Path(card).exists():
+    if card is not None and card.exists():
         with suppress(TableError):  # it need not have one
             known = load_point(card, "count")
     if "proliferation" in parts:
@@ -187,7 +186,7 @@ def delta_for_spearman(
     return float(ordered[best]), float(values[best])
 
 
-def thetas_for_kappa(counts: Floats, grades: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+def thetas_for_kappa(counts: Floats, grades: Integers) -> tuple[float, float, float]:
     """theta1, theta2 and their kappa, over all pairs of observed counts; the smallest of equals.
 
     A case is grade 1 up to theta1, grade 2 up to theta2, grade 3 above.
@@ -212,7 +211,7 @@ def thetas_for_kappa(counts: Floats, grades: npt.NDArray[np.int64]) -> tuple[flo
     return float(cuts[first[best]]), float(cuts[second[best]]), float(kappa[best])
 
 
-def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> dict[float, Floats]:
+def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: Path) -> dict[float, Floats]:
     """Counts of the cohort's cases, in its order, at each threshold."""
     if table["threshold"].isna().any():
         raise TableError(
@@ -231,7 +230,7 @@ def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: str | Path) -> d
     return {float(str(threshold)): wide[threshold].to_numpy(np.float64) for threshold in wide.columns}
 
 
-def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: str | Path) -> float:
+def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: Path) -> float:
     """The threshold at which grades are tuned: the point's, or the only one of the table."""
     if known is not None:
         stated = table["threshold"].dropna()

@@ -19,8 +19,8 @@ from metaphase.base.stages import Report, silent
 from metaphase.base.tables import as_text, named, natural, read_own_table, slide_names, write_table
 from metaphase.images.inspection import inspect_slide
 from metaphase.lab.folder import Lab
+from metaphase.labels.registration.outputs import register_slides
 from metaphase.labels.registration.pair import same_tissue
-from metaphase.labels.registration.slides import register_slides
 from metaphase.slides.opening import WHOLE_SLIDES, SlideSource
 
 Role = Literal["he", "phh3", ""]

@@ -14,7 +14,6 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -23,9 +22,9 @@ from typing import Any, Literal, cast
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.provenance import Ingredients, facts_of
@@ -77,10 +76,12 @@ from metaphase.labels.reference import (
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, draw_registration
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.transform import save_transform
-from metaphase.slides.opening import SlideSource, open_slide
+from metaphase.slides.opening import SlideSource
 
 PLACED, PLACED_NOTE, NOTE = "placed.parquet", "placed.json", "reference.json"
 CASES, MANIFEST, DECISIONS = "cases.csv", "manifest.csv", "decisions.csv"
+SLIDES = ("he", "phh3")
+"""Columns of the tables of cases."""
 REVIEW = "review"
 """Folder of the workspace in which the review page keeps its answers."""
 Status = Literal["done", "doubtful", "failed", "skipped"]
@@ -103,10 +104,8 @@ class Pair:
     """The two slides of a case."""
 
     case: str
-    he: Path
-    phh3: Path
-    he_mpp: float | None = None
-    phh3_mpp: float | None = None
+    he: SlideSource
+    phh3: SlideSource
     points: Path | None = None
     """File with the mitoses of the PHH3 slide, where they do not come from our networks."""
 
@@ -162,12 +161,12 @@ class Built:
 
 
 def build_cohort(
-    manifest: str | Path,
-    workspace: str | Path,
+    manifest: Path,
+    workspace: Path,
     source: PointSource,
     config: BuildConfig | None = None,
     *,
-    points: str | Path | None = None,
+    points: Path | None = None,
     shard: str = "",
     watch: BatchWatch | None = None,
     pool: Workers | None = None,
@@ -178,7 +177,7 @@ def build_cohort(
     `points` is a folder or table with the mitoses of each case (see `read_points`). The tables are of all
     cases, those that other processes have built in the workspace among them.
     """
-    settings, workspace, folder = config or BuildConfig(), Path(workspace), Path(manifest).parent
+    settings, folder = config or BuildConfig(), manifest.parent
     rows = read_manifest(manifest)
     for case in rows["case"]:
         if case_folder(workspace, case).name == REVIEW:
@@ -230,8 +229,7 @@ def build_case(pair: Pair, folder: Path, source: PointSource, config: BuildConfi
         (folder / NOTE).unlink(missing_ok=True)
     found = source(pair, folder, config)
     names = [name for name in ("x", "y", "probability", "candidate") if name in found.table.columns]
-    he, phh3 = SlideSource(pair.he, pair.he_mpp), SlideSource(pair.phh3, pair.phh3_mpp)
-    record = PointsPlaced(he, phh3, found.table[names], config.registration, config.visibility)
+    record = PointsPlaced(pair.he, pair.phh3, found.table[names], config.registration, config.visibility)
     there = all((folder / name).is_file() for name in (PLACED, TRANSFORM, PICTURE))
     again = record.why(folder / PLACED_NOTE) or ("" if there else "a file of it is gone")
     if again:
@@ -249,7 +247,7 @@ def _register(
     pair: Pair, folder: Path, found: DetectionSet, config: BuildConfig, record: PointsPlaced
 ) -> None:
     """Register the pair and write what came out, the note last."""
-    with record.he.open() as he, record.phh3.open() as phh3:
+    with pair.he.open() as he, pair.phh3.open() as phh3:
         placement: PlacedPoints = place_points(
             he, phh3, found, pair.case, registration=config.registration, visibility=config.visibility
         )
@@ -269,9 +267,8 @@ def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
     return ("done", "") if verdict["status"] == "reliable" else (verdict["status"], reason)
 
 
-def finish_cohort(workspace: str | Path, results: Sequence[CaseResult] | None = None) -> Built:
+def finish_cohort(workspace: Path, results: Sequence[CaseResult] | None = None) -> Built:
     """Apply people's decisions to the tables of all cases, and write these and the cohort's table anew."""
-    workspace = Path(workspace)
     results = read_cases(workspace) if results is None else list(results)
     built = [one.case for one in results if (case_folder(workspace, one.case) / NOTE).is_file()]
     tables = [read_reference(case_folder(workspace, case)) for case in built]
@@ -287,9 +284,9 @@ def finish_cohort(workspace: str | Path, results: Sequence[CaseResult] | None = 
     return Built(review.table, tuple(results), review)
 
 
-def read_cases(workspace: str | Path) -> list[CaseResult]:
+def read_cases(workspace: Path) -> list[CaseResult]:
     """What became of each case when the workspace was built."""
-    path = Path(workspace) / CASES
+    path = workspace / CASES
     if not path.is_file():
         raise ReferenceStandardError(
             "holds no reference standard", path=workspace, next_step="run metaphase reference build first"
@@ -300,15 +297,14 @@ def read_cases(workspace: str | Path) -> list[CaseResult]:
     return [CaseResult(**row) for row in _records(table[names])]
 
 
-def read_pairs(workspace: str | Path) -> dict[str, Pair]:
+def read_pairs(workspace: Path) -> dict[str, Pair]:
     """The pairs of slides of a workspace, by case."""
     read_cases(workspace)
-    table = read_table(Path(workspace) / CASES)
     pairs = {}
-    for row in _records(table):
+    for row in _records(read_table(workspace / CASES)):
         if isinstance(row["he"], str) and isinstance(row["phh3"], str):
-            mpps = (stated_number(row, "he_mpp"), stated_number(row, "phh3_mpp"))
-            pairs[row["case"]] = Pair(row["case"], Path(row["he"]), Path(row["phh3"]), *mpps)
+            he, phh3 = (SlideSource(Path(row[name]), stated_number(row, f"{name}_mpp")) for name in SLIDES)
+            pairs[row["case"]] = Pair(row["case"], he, phh3)
     return pairs
 
 
@@ -316,13 +312,13 @@ def read_pairs(workspace: str | Path) -> dict[str, Pair]:
 
 
 def point_source(
-    manifest: str | Path, points: str | Path | None, models: Mapping[str, Path], device: str | None = None
+    manifest: Path, points: Path | None, models: Mapping[str, Path], device: str | None = None
 ) -> PointSource:
     """Points of another tool (given, or in the manifest), those of CNN1 and CNN2, or what is there."""
     if points is not None or "points" in read_manifest(manifest).columns:
         if models:
             raise UsageError("both models and points are given", next_step="give one of them")
-        if points is not None and not Path(points).exists():
+        if points is not None and not points.exists():
             raise UsageError("no such file or folder", path=points, next_step="check --points")
         return given_points
     if "cnn1" in models and "cnn2" not in models:
@@ -341,8 +337,8 @@ def network_points(classifiers: Sequence[Any]) -> PointSource:
         if classifiers:
             from metaphase.labels.phh3.networks import classify_case
 
-            search_case(pair.phh3, folder, config.candidates, mpp=pair.phh3_mpp)
-            classify_case(pair.phh3, folder, pair.case, list(classifiers), mpp=pair.phh3_mpp)
+            search_case(pair.phh3, folder, config.candidates)
+            classify_case(pair.phh3, folder, pair.case, classifiers)
         return DetectionSet(read_mitoses(folder), (pair.case,), str(folder))
 
     return found
@@ -355,9 +351,9 @@ def given_points(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
             f"there are no points of case {pair.case}",
             next_step="fill the column points of the manifest, or add a file named after the case",
         )
-    with open_slide(pair.phh3, mpp=pair.phh3_mpp) as slide:
+    with pair.phh3.open() as slide:
         found = read_detections(pair.points, mpp=slide.mpp, slide=pair.case).of_label("mitosis")
-    names = {pair.case} if len(found.slides) > 1 else {pair.case, pair.phh3.stem, pair.phh3.name}
+    names = {pair.case} if len(found.slides) > 1 else {pair.case, pair.phh3.path.stem, pair.phh3.path.name}
     if names.isdisjoint(found.slides):
         raise ReferenceStandardError(
             f"has no row for case {pair.case}",
@@ -368,25 +364,25 @@ def given_points(pair: Pair, folder: Path, config: BuildConfig) -> DetectionSet:
     return replace(found, table=own, slides=(pair.case,))
 
 
-def _points_file(row: Facts, folder: Path, points: str | Path | None) -> Path | None:
+def _points_file(row: Facts, folder: Path, points: Path | None) -> Path | None:
     """A case's points: its own manifest column first, else its file in a folder, else the table of all."""
     own = row.get("points")
     if isinstance(own, str) and own:
         return folder / own
-    if points is None or not Path(points).is_dir():
-        return None if points is None else Path(points)
+    if points is None or not points.is_dir():
+        return points
     suffixes = {suffix for known in known_formats().values() for suffix in known.suffixes}
-    files = sorted(path for path in Path(points).iterdir() if path.suffix.lower() in suffixes)
+    files = sorted(path for path in points.iterdir() if path.suffix.lower() in suffixes)
     return next((path for path in files if path.stem == row["case"]), None)
 
 
 # ---- manifest and records ----
 
 
-def _pair(row: Facts, folder: Path, points: str | Path | None) -> Pair:
-    mpp = stated_number(row, "mpp")
-    file = _points_file(row, folder, points)
-    return Pair(str(row["case"]), Path(row["he"]), Path(row["phh3"]), mpp, phh3_mpp(row), file)
+def _pair(row: Facts, folder: Path, points: Path | None) -> Pair:
+    he = SlideSource(Path(row["he"]), stated_number(row, "mpp"))
+    phh3 = SlideSource(Path(row["phh3"]), phh3_mpp(row))
+    return Pair(str(row["case"]), he, phh3, _points_file(row, folder, points))
 
 
 def _records(table: pd.DataFrame) -> list[Facts]:
@@ -396,7 +392,7 @@ def _records(table: pd.DataFrame) -> list[Facts]:
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
     """What became of each case, and the manifest of those fit for training, with absolute paths."""
     absolute = {
-        name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in ("he", "phh3")
+        name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in SLIDES
     }
     slides = rows.assign(**absolute)
     facts = pd.DataFrame([asdict(one) for one in results], columns=[one.name for one in fields(CaseResult)])
@@ -450,12 +446,11 @@ class Review:
         return [int(number) for number in self.table["number"]]
 
 
-def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | None = None) -> Review:
+def load_review(workspace: Path, cases: Collection[str] = (), most: int | None = None) -> Review:
     """Bring the project of a workspace up to date and open it, for all cases or for some.
 
     With `most`, only so many of the least sure points are shown.
     """
-    workspace = Path(workspace)
     pairs = read_pairs(workspace)
     table = read_reference(workspace)
     if unknown := sorted(set(cases) - set(pairs)):
@@ -471,7 +466,7 @@ def load_review(workspace: str | Path, cases: Collection[str] = (), most: int | 
     return Review(workspace, shown.assign(number=numbers), pairs, project)
 
 
-def sureness(table: pd.DataFrame) -> npt.NDArray[np.float64]:
+def sureness(table: pd.DataFrame) -> Floats:
     """How sure all agree about each point, from 0 to 1: its place, its PHH3 network, and the eye in H&E."""
     visible = (table["contrast"].fillna(0) / CLEAR_CONTRAST).clip(0, 1)
     return (table["confidence"] * table["probability"] * visible).to_numpy(float)
@@ -486,8 +481,8 @@ def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Pr
     """The project with the items of the table; earlier ones stay."""
     items = table[["item", "case", *PLACES]].round(dict.fromkeys(PLACES, 1))
     items = items.assign(
-        slide=[str(pairs[case].he) for case in table["case"]],
-        mpp=pd.Series([pairs[case].he_mpp for case in table["case"]], index=table.index, dtype=float),
+        slide=[str(pairs[case].he.path) for case in table["case"]],
+        mpp=pd.Series([pairs[case].he.mpp for case in table["case"]], index=table.index, dtype=float),
     ).drop_duplicates("item")
     path = folder / ITEMS
     if path.is_file():
@@ -495,21 +490,19 @@ def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Pr
         gone = old[~old["item"].isin(items["item"])]
         items = pd.concat([items, gone], ignore_index=True) if len(gone) else items
     write_table(path, items)
-    settings = json.loads(SETTINGS_OF_REVIEW.model_dump_json())
-    write_text(folder / SETTINGS, json.dumps(settings, indent=1) + "\n")
+    write_text(folder / SETTINGS, SETTINGS_OF_REVIEW.model_dump_json(indent=1) + "\n")
     return load_project(folder)
 
 
 # ---- from the review page's answers to the table of decisions that the reference standard takes ----
 
 
-def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None) -> pd.DataFrame:
+def collect_decisions(workspace: Path, elsewhere: Path | None = None) -> pd.DataFrame:
     """Write the decisions of all observers to `decisions.csv` of the workspace, and return them.
 
     Decisions made `elsewhere` (a CSV) are first taken into the review's own database; taking them twice does
     no harm.
     """
-    workspace = Path(workspace)
     if elsewhere is not None:
         _take(load_review(workspace), read_decisions(elsewhere), elsewhere)
     folder = workspace / REVIEW
@@ -528,7 +521,7 @@ def collect_decisions(workspace: str | Path, elsewhere: str | Path | None = None
     return decisions
 
 
-def _take(review: Review, decisions: pd.DataFrame, source: str | Path) -> None:
+def _take(review: Review, decisions: pd.DataFrame, source: Path) -> None:
     """Put decisions into the database; those about points that do not exist are an error."""
     rows = rows_of(review.table, decisions)
     if (rows < 0).any():

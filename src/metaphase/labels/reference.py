@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Floats, Mask, Points
+from metaphase.base.arrays import RGB, Floats, Floats32, Integers, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError, require
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
@@ -86,7 +87,8 @@ PLACED_COLUMNS = tuple(
 """What is known of a point before the decision, beside `problem`: what registration says against it."""
 REJECTED, FAILED, DOUBTFUL = "rejected", "failed", "doubtful"
 
-Texts = npt.NDArray[np.object_]
+Objections = list[tuple[npt.ArrayLike, str, npt.ArrayLike]]
+"""For which points, in a word, and in words."""
 
 
 def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None = None) -> pd.DataFrame:
@@ -96,58 +98,43 @@ def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None =
     """
     config = config or ReferenceConfig()
     visible = (placed["contrast"] >= config.min_contrast).to_numpy()
-    against = _objections(placed, visible, config)
-    _refuse_doubles(placed, against, config.min_distance_um / he_mpp)
-    accepted = against.cause == ""
-    decided = placed.assign(visible=visible, accepted=accepted, cause=against.cause, reason=against.reason)
+    bad, causes, reasons = zip(*_objections(placed, visible, config), strict=True)
+    cause = np.select(bad, [np.full(len(placed), one, object) for one in causes], "")
+    reason = np.select(bad, [np.broadcast_to(np.asarray(one, object), len(placed)) for one in reasons], "")
+    for row, other in _doubles(placed, cause == "", config.min_distance_um / he_mpp):
+        cause[row], reason[row] = "double", f"the same figure as {placed['candidate'].iloc[other]}"
+    accepted = cause == ""
+    decided = placed.assign(visible=visible, accepted=accepted, cause=cause, reason=reason)
     return decided.assign(automatic=accepted, observer="", reviewed="")[list(COLUMNS)]
 
 
-@dataclass(frozen=True)
-class _Objections:
-    """The first thing that speaks against each point; empty where nothing does."""
-
-    cause: Texts
-    reason: Texts
-
-    def add(self, bad: npt.ArrayLike, cause: str, reason: npt.ArrayLike) -> None:
-        """Note it for the bad points against which nothing speaks yet."""
-        fresh = (self.cause == "") & np.asarray(bad, bool)
-        self.cause[fresh] = cause
-        self.reason[fresh] = np.broadcast_to(np.asarray(reason, object), fresh.shape)[fresh]
-
-
-def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) -> _Objections:
-    verdict, probability, confidence = placed["registration"], placed["probability"], placed["confidence"]
-    against = _Objections(*(np.full(len(placed), "", object) for _ in range(2)))
-    lost = (verdict == FAILED) | (placed["method"] == REJECTED)
-    against.add(lost, "registration", placed["problem"])
+def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) -> Objections:
+    """All that may speak against a point, the first first."""
+    verdict = placed["registration"]
+    lost, doubtful = (verdict == FAILED) | (placed["method"] == REJECTED), verdict == DOUBTFUL
+    found: Objections = [(lost, "registration", placed["problem"])]
     if not config.accept_doubtful:
-        against.add(verdict == DOUBTFUL, "doubtful", "the registration of the pair is doubtful")
-    for cause, values, least in (
-        ("probability", probability, config.min_probability),
-        ("confidence", confidence, config.min_confidence),
-    ):
-        against.add(values < least, cause, [f"{cause} {value:.2f} is below {least:g}" for value in values])
+        found.append((doubtful, "doubtful", "the registration of the pair is doubtful"))
+    for cause, least in (("probability", config.min_probability), ("confidence", config.min_confidence)):
+        values = placed[cause]
+        found.append((values < least, cause, [f"{cause} {one:.2f} is below {least:g}" for one in values]))
     if config.require_visible:
-        against.add(~visible, "invisible", "H&E shows nothing dark here")
-    return against
+        found.append((~visible, "invisible", "H&E shows nothing dark here"))
+    return found
 
 
-def _refuse_doubles(placed: pd.DataFrame, against: _Objections, radius_px: float) -> None:
-    """Of points that pass and lie close together, refuse all but the most probable."""
-    rows = np.flatnonzero(against.cause == "")
+def _doubles(placed: pd.DataFrame, passed: Mask, radius_px: float) -> Iterator[tuple[int, int]]:
+    """Of points that pass and lie close together, all but the most probable, each with the one that stays."""
+    rows, free = np.flatnonzero(passed), passed.copy()
     if not len(rows) or radius_px <= 0:
         return
     points = placed[["x", "y"]].to_numpy(float)[rows]
     close = cKDTree(points).query_ball_point(points, radius_px)
-    names = placed["candidate"].to_numpy(object)
     for first in np.argsort(-placed["probability"].to_numpy(float)[rows], kind="stable"):
-        if against.cause[rows[first]] == "":
-            others = np.zeros(len(placed), bool)
-            others[rows[close[first]]] = True
-            others[rows[first]] = False
-            against.add(others, "double", f"the same figure as {names[rows[first]]}")
+        for other in rows[close[first]] if free[rows[first]] else ():
+            if free[other] and other != rows[first]:
+                free[other] = False
+                yield int(other), int(rows[first])
 
 
 # ---- writing a reference standard and reading it back ----
@@ -157,9 +144,8 @@ TEXTS = ("case", "cause", "reason", "method", "registration", "candidate", "obse
 TRUTHS = ("accepted", "visible", "automatic")
 
 
-def write_reference(folder: str | Path, table: pd.DataFrame, *, shapes: bool = False) -> None:
+def write_reference(folder: Path, table: pd.DataFrame, *, shapes: bool = False) -> None:
     """Write the table as Parquet and CSV; with `shapes` (one slide), accepted points for QuPath as well."""
-    folder = Path(folder)
     if shapes:
         named = table.assign(slide=table["case"], label="mitosis")
         write_text(folder / SHAPES, json.dumps(points_geojson(named)))
@@ -167,9 +153,8 @@ def write_reference(folder: str | Path, table: pd.DataFrame, *, shapes: bool = F
     write_table(folder / TABLE, table)
 
 
-def read_reference(path: str | Path) -> pd.DataFrame:
+def read_reference(path: Path) -> pd.DataFrame:
     """A reference standard from its file, or from the folder that holds it."""
-    path = Path(path)
     path = path / TABLE if path.is_dir() else path
     table = read_own_table(path)
     require_columns(table, COLUMNS, path)
@@ -257,7 +242,7 @@ def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConf
     return found
 
 
-def _disc(radius_px: float) -> npt.NDArray[np.float32]:
+def _disc(radius_px: float) -> Floats32:
     """A disc that sums to 1."""
     reach = math.ceil(radius_px)
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
@@ -313,7 +298,7 @@ def place_points(
     return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
 
 
-def _positions(registered: Registration, found: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _positions(registered: Registration, found: pd.DataFrame) -> Floats:
     """H&E level-0 pixels (n, 2); NaN where not even a guess can be made."""
     positions = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
     rejected = (found["method"] == REJECTED).to_numpy()
@@ -367,7 +352,7 @@ def apply_decisions(table: pd.DataFrame, decisions: pd.DataFrame) -> Applied:
     return Applied(done, len(rows), changed, stale)
 
 
-def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> npt.NDArray[np.int64]:
+def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> Integers:
     """Row of the point that each decision is about, or -1."""
     rows = np.full(len(decisions), -1, np.int64)
     for case, some in decisions.reset_index(drop=True).groupby("case"):
@@ -381,7 +366,7 @@ def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> npt.NDArray[np.int6
     return rows
 
 
-def read_decisions(path: str | Path) -> pd.DataFrame:
+def read_decisions(path: Path) -> pd.DataFrame:
     """Read and check a table of decisions, from `metaphase reference apply` or made elsewhere."""
     table = read_own_table(path)
     require_columns(table, DECISION_COLUMNS, path)

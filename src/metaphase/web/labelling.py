@@ -160,7 +160,8 @@ class ReviewCrops(Crops):
         pair = self._review.pairs[case]
         names = ("x", "y") if view == "he" else ("x_phh3", "y_phh3")
         position = np.array([row[name] for name in names], float)
-        path, mpp = (pair.he, pair.he_mpp) if view == "he" else (pair.phh3, pair.phh3_mpp)
+        source = pair.he if view == "he" else pair.phh3
+        path, mpp = source.path, source.mpp
         with self._slides.open(path, mpp) as slide:
             matrix = np.eye(2)
             if view == "phh3":
@@ -335,7 +336,7 @@ def serve_review(
     until: Callable[[], bool] | None = None,
 ) -> None:
     """Serve the points of a reference standard; with `most`, only so many of the least sure."""
-    review = load_review(workspace, cases, most)
+    review = load_review(Path(workspace), cases, most)
     crops, access = ReviewCrops(review), Access(own_token())
     _serve(review.project, crops, access, review, port=port, ready=ready, until=until)
 

@@ -15,7 +15,6 @@ from metaphase.base.errors import UsageError
 from metaphase.base.settings import settings_of
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, separate
 from metaphase.labels.phh3.candidates import (
-    COLUMNS,
     UNIT,
     BrownCandidates,
     BrownConfig,
@@ -29,6 +28,10 @@ from metaphase.labels.phh3.candidates import (
 from metaphase.slides.contract import Slide
 from tests.labels.phh3.slides import BROWN, array_slide, draw_slide, spread_points
 
+COLUMNS = (
+    "candidate", "x", "y", "area_um2", "left", "top", "right", "bottom", "dab_mean", "dab_peak",
+    "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent", "filling", "parts",
+)  # fmt: skip
 CONFIG = BrownConfig(fields=8)
 
 

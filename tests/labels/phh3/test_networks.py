@@ -36,6 +36,7 @@ from metaphase.networks.training.patches import open_store
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import object_patches
+from metaphase.slides.opening import SlideSource
 from metaphase.slides.tiles import cut_square, cut_squares
 from tests.labels.phh3.slides import Points, array_slide, draw_slide, spread_points, write_slide
 
@@ -239,31 +240,37 @@ def test_labels_without_one_class_are_refused(slide: Path, tmp_path: Path) -> No
 
 
 def test_scores_are_kept_until_weights_or_candidates_change(slide: Path, tmp_path: Path) -> None:
-    search_case(slide, tmp_path / "case", BrownConfig(fields=8), threads=1)
+    search_case(SlideSource(slide), tmp_path / "case", BrownConfig(fields=8), threads=1)
     cnn1 = load_classifier("cnn1", write_model(tmp_path / "a", "cnn1"), "cpu")
     cnn2 = load_classifier("cnn2", write_model(tmp_path / "a", "cnn2", seed=1, decision=0.0), "cpu")
-    scores, fresh = classify_case(slide, tmp_path / "case", "K-1", [cnn1])
+    scores, fresh = classify_case(SlideSource(slide), tmp_path / "case", "K-1", [cnn1])
     assert fresh
     assert not (tmp_path / "case" / MITOSES).exists()
-    scores, fresh = classify_case(slide, tmp_path / "case", "K-1", [cnn1, cnn2])
+    scores, fresh = classify_case(SlideSource(slide), tmp_path / "case", "K-1", [cnn1, cnn2])
     assert fresh
     assert {"cnn1", "cnn2"} <= set(scores.table)
-    assert not classify_case(slide, tmp_path / "case", "K-1", [cnn1, cnn2])[1]
-    assert not classify_case(slide, tmp_path / "case", "K-1", [cnn1, cnn2], mpp=0.5)[1], "as the file says"
-    assert classify_case(slide, tmp_path / "case", "K-1", [cnn1, cnn2], mpp=0.4)[1], "another resolution"
+    assert not classify_case(SlideSource(slide), tmp_path / "case", "K-1", [cnn1, cnn2])[1]
+    assert not classify_case(SlideSource(slide, 0.5), tmp_path / "case", "K-1", [cnn1, cnn2])[1], (
+        "as the file says"
+    )
+    assert classify_case(SlideSource(slide, 0.4), tmp_path / "case", "K-1", [cnn1, cnn2])[1], (
+        "another resolution"
+    )
     stricter = load_classifier("cnn2", write_model(tmp_path / "b", "cnn2", seed=1, decision=1.0), "cpu")
-    assert classify_case(slide, tmp_path / "case", "K-1", [stricter])[1], "the same weights decide otherwise"
+    assert classify_case(SlideSource(slide), tmp_path / "case", "K-1", [stricter])[1], (
+        "the same weights decide otherwise"
+    )
     assert len(read_mitoses(tmp_path / "case")) == 0
-    classify_case(slide, tmp_path / "case", "K-1", [cnn1, cnn2])
+    classify_case(SlideSource(slide), tmp_path / "case", "K-1", [cnn1, cnn2])
     mitoses = read_mitoses(tmp_path / "case")
     assert mitoses[["slide", "label", "frame"]].drop_duplicates().values.tolist() == [
         ["K-1", "mitosis", "phh3"]
     ]
     assert len(mitoses) == 12
-    search_case(slide, tmp_path / "case", BrownConfig(fields=8, max_area_um2=45), threads=1)
+    search_case(SlideSource(slide), tmp_path / "case", BrownConfig(fields=8, max_area_um2=45), threads=1)
     with pytest.raises(Phh3Error, match="have changed since"):
         read_classified(tmp_path / "case")
-    scores, fresh = classify_case(slide, tmp_path / "case", "K-1", [cnn1])
+    scores, fresh = classify_case(SlideSource(slide), tmp_path / "case", "K-1", [cnn1])
     assert fresh
     assert set(read_classified(tmp_path / "case").keys) == {"cnn1"}
     with pytest.raises(Phh3Error, match="CNN2"):
@@ -272,8 +279,8 @@ def test_scores_are_kept_until_weights_or_candidates_change(slide: Path, tmp_pat
 
 def test_a_case_without_candidates_is_classified(tmp_path: Path) -> None:
     blank = write_slide(tmp_path / "phh3.tif", draw_slide(700))
-    search_case(blank, tmp_path / "case", BrownConfig(fields=8), threads=1)
+    search_case(SlideSource(blank), tmp_path / "case", BrownConfig(fields=8), threads=1)
     cnn2 = load_classifier("cnn2", write_model(tmp_path, "cnn2"), "cpu")
-    scores, _ = classify_case(blank, tmp_path / "case", "c", [cnn2])
+    scores, _ = classify_case(SlideSource(blank), tmp_path / "case", "c", [cnn2])
     assert len(scores.table) == 0
     assert len(pd.read_parquet(tmp_path / "case" / MITOSES)) == 0

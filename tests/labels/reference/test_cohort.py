@@ -75,9 +75,9 @@ def test_new_points_are_registered_and_none_is_an_answer(workspace: Path) -> Non
 
 def test_pairs_are_remembered(workspace: Path) -> None:
     pair = read_pairs(workspace)["01"]
-    assert pair.he.is_file()
-    assert pair.phh3.is_file()
-    assert (pair.he_mpp, pair.phh3_mpp) == (0.5, 0.5)
+    assert pair.he.path.is_file()
+    assert pair.phh3.path.is_file()
+    assert (pair.he.mpp, pair.phh3.mpp) == (0.5, 0.5)
 
 
 def test_cases_that_cannot_name_a_folder_stop_the_build(tmp_path: Path) -> None:

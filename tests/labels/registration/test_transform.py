@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.labels.registration.outputs import map_geojson
 from metaphase.labels.registration.similarity import Similarity, about, fit_robustly, fit_similarity
 from metaphase.labels.registration.transform import (
     MAX_STRETCH,
@@ -22,6 +22,7 @@ from metaphase.labels.registration.transform import (
     TransformError,
     fit_field,
     load_transform,
+    map_geojson,
     save_transform,
 )
 from tests.examples import FEW
@@ -59,7 +60,9 @@ def test_both_ways_lead_back_to_a_hundredth_of_a_micrometre(transform: Transform
 
 @given(transforms())
 def test_files_keep_every_bit(transform: Transform) -> None:
-    again = Transform.from_json(json.loads(json.dumps(transform.to_json())))
+    with TemporaryDirectory() as folder:
+        save_transform(Path(folder) / "t.json", transform)
+        again = load_transform(Path(folder) / "t.json")
     points = np.random.default_rng(0).uniform(0, 9000, (10, 2))
     assert np.array_equal(transform.phh3_to_he(points), again.phh3_to_he(points))
 
@@ -100,9 +103,10 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_records_that_make_no_transform_are_refused(record: dict[str, Any]) -> None:
-    with pytest.raises(TransformError):
-        Transform.from_json(record)
+def test_records_that_make_no_transform_are_refused(record: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(record))
+    with pytest.raises(TransformError, match=r"t\.json"):
+        load_transform(tmp_path / "t.json")
 
 
 @given(similarities, similarities.filter(lambda s: not s.mirrored))

@@ -89,9 +89,7 @@ class ImportedDataset:
     warnings: ResultWarnings
 
 
-def import_dataset(
-    name: str, folder: str | Path, output: str | Path, *, mpp: float | None = None
-) -> ImportedDataset:
+def import_dataset(name: str, folder: Path, output: Path, *, mpp: float | None = None) -> ImportedDataset:
     """Read data set `name` as it lies in `folder` and write `manifest.csv` and `truth.csv` to `output`.
 
     `mpp` is used for images whose resolution neither the data set nor the file states.
@@ -105,7 +103,7 @@ def import_dataset(
         text = f"the resolution of {named(unknown)} is not stated"
         warnings += (ResultWarning("no-mpp", text, "give --mpp here or when evaluating"),)
     dataset = replace(dataset, manifest=manifest, warnings=warnings)
-    output, table = Path(output), dataset.truth.table
+    table = dataset.truth.table
     labels = {str(label): int(count) for label, count in table["label"].value_counts().items()}
     filled, table = set(table["slide"]), table.drop(columns="probability")
     empty = [case for case in manifest["case"] if case not in filled]
@@ -119,12 +117,12 @@ def import_dataset(
     return ImportedDataset(dataset, output / "manifest.csv", output / "truth.csv", labels, dataset.warnings)
 
 
-def read_dataset(name: str, folder: str | Path) -> Dataset:
+def read_dataset(name: str, folder: Path) -> Dataset:
     """Read data set `name` without writing anything."""
     if name not in ADAPTERS:
         raise UsageError(f"data set {name!r} is unknown", next_step=f"choose one of {', '.join(ADAPTERS)}")
-    if not Path(folder).exists():
+    if not folder.exists():
         raise TableError("no such folder", path=folder, next_step="check the path")
     advice = "compare the files with those that `metaphase data list` names"
     with parsing(folder, "is not as it was published", next_step=advice, error=TableError):
-        return ADAPTERS[name][1](Path(folder))
+        return ADAPTERS[name][1](folder)

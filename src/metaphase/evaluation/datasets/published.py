@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
+from metaphase.base.foreign import parsing
 from metaphase.base.tables import (
     IDENTIFIERS,
     MANIFEST_COLUMNS,
@@ -32,6 +33,8 @@ from metaphase.slides.opening import SUFFIXES
 
 # ---- what every adapter gives, and the reading that several layouts share ----
 
+Facts = Callable[[str], Mapping[str, Any]]
+"""Tells about an image what the data set does not."""
 EXTRA_COLUMNS = ("patient", "scanner", "tumour", "mpp", "width", "height", "grade", "proliferation")
 
 
@@ -69,6 +72,10 @@ class Collector:
         """Note a point of an image."""
         self.points.append({"slide": self.prefix + name, "x": x, "y": y, "label": label} | facts)
 
+    def warn(self, code: str, text: str, next_step: str = "") -> None:
+        """Note what to beware of."""
+        self.warnings.append(ResultWarning(code, text, next_step))
+
     def dataset(self, source: Path) -> Dataset:
         """All that was gathered, in order of the images' names."""
         if not self.rows:
@@ -77,9 +84,7 @@ class Collector:
         manifest = pd.DataFrame(rows).reindex(columns=[*MANIFEST_COLUMNS, *EXTRA_COLUMNS])
         text = [name for name in manifest.columns if name in IDENTIFIERS or name in MANIFEST_COLUMNS]
         manifest[text] = manifest[text].astype(object).where(manifest[text].notna(), "")
-        table = (
-            pd.DataFrame(self.points) if self.points else pd.DataFrame(columns=["slide", "x", "y", "label"])
-        )
+        table = pd.DataFrame(self.points, columns=None if self.points else ["slide", "x", "y", "label"])
         truth = detection_set(table, tuple(manifest["case"]), source)
         return Dataset(manifest, truth, tuple(self.warnings))
 
@@ -128,9 +133,7 @@ def centre_of_pixels(numbers: Iterable[float], path: Path) -> tuple[float, float
     return sum(values[::2]) / (len(values) // 2), sum(values[1::2]) / (len(values) // 2)
 
 
-def read_points_csv(
-    collector: Collector, folder: Path, table: Path, facts: Callable[[str], Mapping[str, Any]]
-) -> None:
+def read_points_csv(collector: Collector, folder: Path, table: Path, facts: Facts) -> None:
     """The simple layout: one CSV with `image, x, y, label` beside the images; `facts` tells about an image.
 
     Images without rows are fields without findings.
@@ -173,27 +176,21 @@ def read_sliderunner(folder: Path, prefix: str = "", **facts: str) -> Dataset:
         collector.image(names[slide], chosen, **size, **facts)
     note_points(collector, path, names)
     if not images:
-        text = "no slide was found beside the database"
-        collector.warnings.append(ResultWarning("no-slides", text, "give --mpp"))
+        collector.warn("no-slides", "no slide was found beside the database", "give --mpp")
     if doubtful:
         text = f"several files could be {named(doubtful)}, so none was used"
-        collector.warnings.append(
-            ResultWarning("doubtful-slides", text, "keep one of them beside the database")
-        )
+        collector.warn("doubtful-slides", text, "keep one of them beside the database")
     return collector.dataset(path)
 
 
 def note_points(collector: Collector, path: Path, names: Mapping[str, str]) -> int:
     """Note the points of a database under the names of its slides; says how many are on slides without."""
     found = read_detections(path)
-    columns = (found.table[name] for name in ("slide", "x", "y", "label"))
-    noted = 0
-    for slide, x, y, label in zip(*columns, strict=True):
-        if slide in names:
-            collector.point(names[slide], x, y, label)
-            noted += 1
+    known = found.table[found.table["slide"].isin(list(names))]
+    for slide, x, y, label in known[["slide", "x", "y", "label"]].itertuples(index=False, name=None):
+        collector.point(names[slide], x, y, label)
     collector.warnings.extend(found.warnings)
-    return len(found.table) - noted
+    return len(found.table) - len(known)
 
 
 def only_database(folder: Path) -> Path:
@@ -249,7 +246,6 @@ PAPER_CASES = range(24, 74)
 _REGION = re.compile(r"(?:^|/)(\d\d)/(\d\d)$")
 _STITCHED = re.compile(r"(?:^|/)(\d\d)(_stitched\d*)?$")
 """All regions of one case in one image; a case with one region only may lie alone under its number."""
-_SLIDE = "TUPAC-TR-{:03}"
 
 
 # ---- regions with mitoses (auxiliary) ----
@@ -263,11 +259,8 @@ def read_auxiliary(folder: Path) -> Dataset:
     collector = Collector(AUXILIARY)
     _note_images(collector, folder)
     if not collector.rows:
-        collector.warnings.append(
-            ResultWarning(
-                "no-region-images", "no region images were found: regions without mitoses are not known"
-            )
-        )
+        text = "no region images were found: regions without mitoses are not known"
+        collector.warn("no-region-images", text)
     _note_files(collector, folder)
     return collector.dataset(folder)
 
@@ -390,8 +383,9 @@ def read_slides(folder: Path) -> Dataset:
         raise TableError("no training_ground_truth.csv", path=folder, next_step="put it beside the slides")
     slides = {path.stem: path for path in sorted(folder.rglob("TUPAC-TR-*.svs"))}
     collector = Collector("")
-    for number, values in enumerate(number_rows(tables[0]), start=1):
-        name = _SLIDE.format(number)
+    rows = number_rows(tables[0])
+    for number, values in enumerate(rows, start=1):
+        name = f"TUPAC-TR-{number:03}"
         if len(values) < 2:
             raise TableError(f"line {number} has one number", path=tables[0], next_step="check the file")
         if slides and name not in slides:
@@ -405,17 +399,12 @@ def read_slides(folder: Path) -> Dataset:
             grade=values[0],
             proliferation=values[1],
         )
-    absent = len(number_rows(tables[0])) - len(collector.rows)
+    absent = len(rows) - len(collector.rows)
     if absent:
-        collector.warnings.append(
-            ResultWarning(
-                "slides-left-out", f"{absent} slides of the ground truth are not on disk and are left out"
-            )
-        )
+        text = f"{absent} slides of the ground truth are not on disk and are left out"
+        collector.warn("slides-left-out", text)
     if not slides:
-        collector.warnings.append(
-            ResultWarning("no-slides", "no slide was found: the manifest names cases only")
-        )
+        collector.warn("no-slides", "no slide was found: the manifest names cases only")
     return collector.dataset(folder)
 
 
@@ -453,11 +442,12 @@ def read_midog(folder: Path) -> Dataset:
         skipped = note_points(collector, path, labelled)
         return _finished(collector, path, len(names) - len(labelled), skipped)
     content, skipped = load_json(path), 0
-    try:
+    advice = "it needs images, categories and annotations with image_id and bbox"
+    with parsing(path, "is not of MIDOG's form", next_step=advice, error=TableError):
         names = {image["id"]: _note_image(collector, image, images) for image in content["images"]}
         classes = {entry["id"]: common_label(str(entry["name"])) for entry in content["categories"]}
         for annotation in content["annotations"]:
-            x1, y1, x2, y2 = (float(value) for value in annotation["bbox"])
+            x1, y1, x2, y2 = map(float, annotation["bbox"])
             if x2 <= x1 or y2 <= y1:
                 raise TableError(
                     f"box {annotation['bbox']} is not a pair of corners x1, y1, x2, y2",
@@ -468,22 +458,14 @@ def read_midog(folder: Path) -> Dataset:
                 skipped += 1
             else:
                 collector.point(name, (x1 + x2) / 2, (y1 + y2) / 2, classes[annotation["category_id"]])
-    except (KeyError, TypeError, ValueError) as error:
-        raise TableError(
-            f"is not of MIDOG's form ({error!r})",
-            path=path,
-            next_step="it needs images, categories and annotations with image_id and bbox",
-        ) from error
-    return _finished(collector, path, sum(name is None for name in names.values()), skipped)
+    return _finished(collector, path, list(names.values()).count(None), skipped)
 
 
 def _finished(collector: Collector, path: Path, unlabelled: int, skipped: int) -> Dataset:
     if unlabelled:
-        text = f"{unlabelled} images published without labels are left out"
-        collector.warnings.append(ResultWarning("unlabelled-images", text))
+        collector.warn("unlabelled-images", f"{unlabelled} images published without labels are left out")
     if skipped:
-        text = f"{skipped} annotations of images left out are left out too"
-        collector.warnings.append(ResultWarning("annotations-left-out", text))
+        collector.warn("annotations-left-out", f"{skipped} annotations of images left out are left out too")
     return collector.dataset(path)
 
 
@@ -509,14 +491,16 @@ def _note_image(collector: Collector, image: Mapping[Any, Any], images: dict[str
 
 POINT_TABLES = ("mitoses.csv", "painted.csv", "labels.csv")
 """Names of a single table of all points, in the simple layout."""
-_ICPR_NAME = re.compile(r"^([AHM]\d\d)_\d\d")
-_ICPR_SCANNERS = {"A": ("Aperio XT", 0.2456), "H": ("Hamamatsu NanoZoomer 2.0-HT", 0.2275)}
-_BRECAHAD_NAME = re.compile(r"^(Case_\d+)")
+_ICPR_NAME = re.compile(r"([AHM])(\d\d)_\d\d")
+_ICPR_SCANNERS = {
+    "A": {"scanner": "Aperio XT", "mpp": 0.2456},
+    "H": {"scanner": "Hamamatsu NanoZoomer 2.0-HT", "mpp": 0.2275},
+}
 
 
 def read_icpr2012(folder: Path) -> Dataset:
     """One CSV an image, a line the pixels `x1,y1,x2,y2,...` of one mitosis; or the simple layout."""
-    return _read_fields(folder, "icpr2012/", _icpr_facts)
+    return _read_fields(Collector("icpr2012/"), folder, _icpr_facts)
 
 
 def read_midesec(folder: Path) -> Dataset:
@@ -524,10 +508,10 @@ def read_midesec(folder: Path) -> Dataset:
 
     The data set states no resolution beyond "40x", and not which fields come from one patient.
     """
-    dataset = _read_fields(folder, "midesec/", lambda _: {"tumour": TUMOUR, "laboratory": "MiDeSeC"})
+    collector = Collector("midesec/")
     text = "each field counts as a patient, because nothing states the patients: intervals are too narrow"
-    warning = ResultWarning("fields-as-patients", text)
-    return replace(dataset, warnings=(*dataset.warnings, warning))
+    collector.warn("fields-as-patients", text)
+    return _read_fields(collector, folder, lambda _: {"tumour": TUMOUR, "laboratory": "MiDeSeC"})
 
 
 def read_points(folder: Path) -> Dataset:
@@ -569,28 +553,23 @@ def read_brecahad(folder: Path) -> Dataset:
         if path.stem not in images:
             raise TableError("its image is not there", path=path, next_step="unpack the folder images too")
         size = slide_geometry(images[path.stem])
-        case = _BRECAHAD_NAME.match(path.stem)
+        case = re.match(r"Case_\d+", path.stem)
         facts = {"tumour": TUMOUR, "laboratory": "Calgary", "width": size["width"], "height": size["height"]}
-        collector.image(path.stem, images[path.stem], patient=case.group(1) if case else None, **facts)
-        try:
+        collector.image(path.stem, images[path.stem], patient=case[0] if case else None, **facts)
+        advice = "compare it with the published file"
+        with parsing(path, "is not of BreCaHAD's form", next_step=advice, error=TableError):
             for name, positions in load_json(path).items():
                 label = LOOKALIKE if name.lower().startswith("apopto") else common_label(name)
                 for position in positions:
-                    x, y = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
-                    if not (0 <= float(x) <= 1 and 0 <= float(y) <= 1):
+                    shares = (position["x"], position["y"]) if isinstance(position, dict) else position[:2]
+                    x, y = map(float, shares)
+                    if not (0 <= x <= 1 and 0 <= y <= 1):
                         raise ValueError(f"{x}, {y} are not shares of the image")
-                    collector.point(path.stem, float(x) * size["width"], float(y) * size["height"], label)
-        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-            raise TableError(
-                f"is not of BreCaHAD's form ({error})",
-                path=path,
-                next_step="compare it with the published file",
-            ) from error
+                    collector.point(path.stem, x * size["width"], y * size["height"], label)
     return collector.dataset(folder)
 
 
-def _read_fields(folder: Path, prefix: str, facts: Any) -> Dataset:
-    collector = Collector(prefix)
+def _read_fields(collector: Collector, folder: Path, facts: Facts) -> Dataset:
     if _single_table(folder, collector, facts):
         return collector.dataset(folder)
     images = images_by_stem(folder)
@@ -603,7 +582,7 @@ def _read_fields(folder: Path, prefix: str, facts: Any) -> Dataset:
     return collector.dataset(folder)
 
 
-def _single_table(folder: Path, collector: Collector, facts: Any) -> bool:
+def _single_table(folder: Path, collector: Collector, facts: Facts) -> bool:
     """Read the simple layout if the folder has it."""
     table = next((folder / name for name in POINT_TABLES if (folder / name).is_file()), None)
     if table is not None:
@@ -612,10 +591,8 @@ def _single_table(folder: Path, collector: Collector, facts: Any) -> bool:
 
 
 def _icpr_facts(stem: str) -> dict[str, Any]:
-    name = _ICPR_NAME.match(stem)
     facts: dict[str, Any] = {"tumour": TUMOUR, "laboratory": "Pitié-Salpêtrière", "patient": stem}
-    if name:
-        facts["patient"] = name.group(1)[1:]
-        if name.group(1)[0] in _ICPR_SCANNERS:
-            facts["scanner"], facts["mpp"] = _ICPR_SCANNERS[name.group(1)[0]]
+    if name := _ICPR_NAME.match(stem):
+        scanner, facts["patient"] = name.groups()
+        facts |= _ICPR_SCANNERS.get(scanner, {})
     return facts

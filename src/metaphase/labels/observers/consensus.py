@@ -203,13 +203,8 @@ def _disagreements(project: Project, sheet: pd.DataFrame, votes: Integers) -> pd
     rows = divided[np.lexsort((divided, -total, lead))]
     items = [project.items[row] for row in rows]
     frame = pd.DataFrame(
-        {
-            "item": [item.name for item in items],
-            "case": [item.case for item in items],
-            "slide": [str(item.slide) for item in items],
-            "x": [item.x for item in items],
-            "y": [item.y for item in items],
-        }
+        [(item.name, item.case, str(item.slide), item.x, item.y) for item in items],
+        columns=["item", "case", "slide", "x", "y"],
     )
     answers = sheet.iloc[rows].reset_index(drop=True).add_prefix("answer_")
     return pd.concat([frame, answers], axis=1)

@@ -259,13 +259,12 @@ def item_name(case: str, candidate: int) -> str:
     return f"{case}-{candidate}"
 
 
-def write_project(folder: str | Path, items: pd.DataFrame, settings: Settings) -> None:
+def write_project(folder: Path, items: pd.DataFrame, settings: Settings) -> None:
     """Write a new project; `items` has `item, slide, x, y, case` and whatever else observers may know.
 
     Slide paths are stored relative to the project, so that cohort and project can move together. What the
     settings leave as it is, the page brings.
     """
-    folder = Path(folder)
     if (folder / ITEMS).exists():
         raise OutputError(
             "already holds a labelling project", path=folder, next_step="choose another folder, or remove it"
@@ -276,17 +275,15 @@ def write_project(folder: str | Path, items: pd.DataFrame, settings: Settings) -
     write_table(folder / ITEMS, items.assign(slide=relative))
 
 
-def read_items(folder: str | Path) -> pd.DataFrame:
+def read_items(folder: Path) -> pd.DataFrame:
     """The items of a project, with slide paths that can be opened from here."""
-    folder = Path(folder)
     items = read_table(folder / ITEMS)
     require_columns(items, ("item", "slide", "x", "y", "case"), folder / ITEMS)
     return items.assign(slide=[str(folder / slide) for slide in items["slide"]])
 
 
-def read_labels(folder: str | Path) -> pd.DataFrame:
+def read_labels(folder: Path) -> pd.DataFrame:
     """The items on which the observers agreed, with their `label`: mitosis, not or artefact."""
-    folder = Path(folder)
     if not (folder / LABELS).is_file():
         raise LabellingError(
             "has no merged labels", path=folder, next_step="label the items, then run metaphase label merge"

@@ -11,11 +11,11 @@ import sqlite3
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import pandas as pd
@@ -336,8 +336,6 @@ def _explanation(error: Exception, path: Path) -> LabellingError:
 
 # ---- answers as CSV, to and from other labelling tools ----
 
-Value = TypeVar("Value")
-
 COLUMNS = ("observer", "item", "answer", "seconds", "time")
 REQUIRED = COLUMNS[:3]
 
@@ -352,7 +350,7 @@ class Imported:
     unchanged: int
 
 
-def export_answers(folder: str | Path, path: str | Path) -> int:
+def export_answers(folder: Path, path: Path) -> int:
     """Write the answers that stand to a CSV and return how many there are."""
     with AnswerStore(load_project(folder)) as store:
         given = store.current()
@@ -361,12 +359,11 @@ def export_answers(folder: str | Path, path: str | Path) -> int:
     return len(rows)
 
 
-def import_answers(folder: str | Path, path: str | Path) -> Imported:
+def import_answers(folder: Path, path: Path) -> Imported:
     """Take answers from a CSV (observer, item, answer; seconds and time where known), all or none.
 
     An answer that already stands is left alone, so that importing twice changes nothing.
     """
-    path = Path(path)
     project = load_project(folder)
     entries = _entries(project, _read_rows(path), path)
     with AnswerStore(project) as store:
@@ -407,31 +404,25 @@ def _entries(project: Project, rows: list[dict[str, str]], path: Path) -> list[E
     _refuse([row["item"] for row in rows if row["item"] not in project.by_name], "unknown items", path)
     odd = [repr(row["answer"]) for row in rows if row["answer"].casefold() not in meaning]
     _refuse(odd, f"unknown answers (known: {', '.join(project.answer_names)})", path)
-    entries = [
-        Entry(
-            clean_observer(row["observer"]),
-            row["item"],
-            meaning[row["answer"].casefold()],
-            _parsed(row, "seconds", _seconds, path),
-            _parsed(row, "time", _time, path),
-        )
-        for row in rows
-    ]
+    entries = [_entry(row, meaning, path) for row in rows]
     times = Counter(map(_key, entries))
     twice = [f"{entry.item} by {entry.observer}" for entry in entries if times[_key(entry)] > 1]
     _refuse(twice, "answered more than once", path)
     return entries
 
 
-def _parsed(row: dict[str, str], column: str, parse: Callable[[str], Value], path: Path) -> Value:
-    try:
-        return parse(row[column])
-    except ValueError as error:
-        raise TableError(
-            f"item {row['item']}: {row[column]!r} is not a valid {column}",
-            path=path,
-            next_step="correct the cell, or leave it empty",
-        ) from error
+def _entry(row: dict[str, str], meaning: dict[str, str], path: Path) -> Entry:
+    known: dict[str, Any] = {}
+    for column, parse in (("seconds", _seconds), ("time", _time)):
+        try:
+            known[column] = parse(row[column])
+        except ValueError as error:
+            raise TableError(
+                f"item {row['item']}: {row[column]!r} is not a valid {column}",
+                path=path,
+                next_step="correct the cell, or leave it empty",
+            ) from error
+    return Entry(clean_observer(row["observer"]), row["item"], meaning[row["answer"].casefold()], **known)
 
 
 def _seconds(text: str) -> float:

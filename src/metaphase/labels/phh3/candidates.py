@@ -314,20 +314,18 @@ class Components:
     """One row a component; whole numbers, in pixels of the plane. Products may wrap around 64 bits, which the
     differences that are taken of them undo."""
 
-    sums: Integers
-    """(n, len(SUMS))."""
-    maxima: Integers
-    """(n, len(MAXIMA))."""
+    values: Integers
+    """(n, len(SUMS) + len(MAXIMA))."""
 
     def __len__(self) -> int:
-        return len(self.sums)
+        return len(self.values)
 
     def __getitem__(self, which: Mask | Integers | slice) -> Components:
-        return Components(self.sums[which], self.maxima[which])
+        return Components(self.values[which])
 
     def of(self, name: str) -> Integers:
         """One of `SUMS` or `MAXIMA`."""
-        return self.sums[:, SUMS.index(name)] if name in SUMS else self.maxima[:, MAXIMA.index(name)]
+        return self.values[:, (*SUMS, *MAXIMA).index(name)]
 
     def merged(self, group: Integers) -> Components:
         """One component a group, in order of the group's number; `group` has a number for each row."""
@@ -335,30 +333,23 @@ class Components:
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
         if not len(starts):
             return self
-        return Components(
-            np.add.reduceat(self.sums[order], starts, axis=0),
-            np.maximum.reduceat(self.maxima[order], starts, axis=0),
-        )
+        sums, maxima = np.split(self.values[order], [len(SUMS)], axis=1)
+        return Components(np.hstack([np.add.reduceat(sums, starts), np.maximum.reduceat(maxima, starts)]))
 
     @classmethod
     def joined(cls, parts: Sequence[Components]) -> Components:
         """All components of `parts`, one list after the other."""
-        return cls(
-            np.concatenate([np.zeros((0, len(SUMS)), np.int64), *(part.sums for part in parts)]),
-            np.concatenate([np.zeros((0, len(MAXIMA)), np.int64), *(part.maxima for part in parts)]),
-        )
+        nothing = np.zeros((0, len(SUMS) + len(MAXIMA)), np.int64)
+        return cls(np.concatenate([nothing, *(part.values for part in parts)]))
 
 
 @dataclass(frozen=True, eq=False)
 class TileComponents:
-    """The components of one tile, and the labels along its four sides (0 is background, i is row i - 1)."""
+    """The components of one tile, and which of them reach its sides."""
 
-    box: Box
     components: Components
-    top: Integers
-    bottom: Integers
-    left: Integers
-    right: Integers
+    border: Integers
+    """(2, pixels), for the brown pixels along its sides: `ROW_CODE` position, and row of the component."""
 
 
 def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> TileComponents:
@@ -366,134 +357,86 @@ def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> Tile
 
     `brown` and `dab` are (height, width); `haematoxylin` holds the brown pixels alone, in reading order.
     """
-    count, labels, boxes, _ = cv2.connectedComponentsWithStats(
+    count, found, boxes, _ = cv2.connectedComponentsWithStats(
         brown.view(np.uint8), connectivity=8, ltype=cv2.CV_32S
     )
-    labels = np.asarray(labels, np.int32)
-    rows, columns = np.nonzero(brown)
-    owner = labels[rows, columns].astype(np.int32) - np.int32(1)
-    amounts = dab[rows, columns]
-    sums = _sums(owner, count - 1, columns, rows, amounts, haematoxylin)
-    last = (rows + box.y) * ROW_CODE + columns + box.x
-    maxima = _maxima(owner, amounts, last, np.asarray(boxes, np.int32)[1:], box)
-    components = Components(_moved(sums, box), maxima)
-    sides = (labels[0], labels[-1], labels[:, 0], labels[:, -1])
-    return TileComponents(box, components, *(side.astype(np.int64) for side in sides))
-
-
-def _sums(
-    owner: npt.NDArray[np.int32], count: int, x: Integers, y: Integers, dab: Levels, haematoxylin: Levels
-) -> Integers:
-    """`SUMS` of each owner, with coordinates from the tile's corner: small enough for exact float sums."""
-    quantities = (None, x, y, x * x, x * y, y * y, dab, haematoxylin)
-    columns = [np.bincount(owner, quantity, minlength=count) for quantity in quantities]
-    return np.stack(columns, axis=1).astype(np.int64)
-
-
-def _moved(sums: Integers, box: Box) -> Integers:
-    """The same sums with coordinates from the plane's corner, of which the tile's is at `box`."""
-    area, x, y, xx, xy, yy, dab, haematoxylin = sums.T
-    u, v = np.int64(box.x), np.int64(box.y)
-    return np.stack(
-        [
-            area,
-            x + u * area,
-            y + v * area,
-            xx + 2 * u * x + u * u * area,
-            xy + u * y + v * x + u * v * area,
-            yy + 2 * v * y + v * v * area,
-            dab,
-            haematoxylin,
-        ],
-        axis=1,
-    )
-
-
-def _maxima(
-    owner: npt.NDArray[np.int32], dab: Levels, last: Integers, boxes: npt.NDArray[np.int32], box: Box
-) -> Integers:
-    left, top, width, height = boxes[:, :4].astype(np.int64).T
-    peak, end = np.full((2, len(boxes)), np.iinfo(np.int64).min)
-    np.maximum.at(peak, owner, dab.astype(np.int64))
-    end[owner] = last  # pixels come in reading order: the last one stays
+    labels = np.asarray(found, np.int32)
+    y, x = np.nonzero(brown)
+    owner, darkness, code = labels[y, x] - 1, dab[y, x], (y + box.y) * ROW_CODE + x + box.x
+    # coordinates from the tile's corner are small enough for exact sums of floats
+    summed = (None, x, y, x * x, x * y, y * y, darkness, haematoxylin)
+    sums = np.stack([np.bincount(owner, one, minlength=count - 1) for one in summed]).astype(np.int64)
+    left, top, width, height = np.asarray(boxes, np.int64)[1:, :4].T
     left, top = left + box.x, top + box.y
-    return np.stack([peak, left + width, top + height, -left, -top, end], axis=1)
+    peak, last = np.full((2, count - 1), np.iinfo(np.int64).min)
+    np.maximum.at(peak, owner, darkness.astype(np.int64))
+    last[owner] = code  # pixels come in reading order: the last one stays
+    maxima = (peak, left + width, top + height, -left, -top, last)
+    components = Components(np.stack([*_moved(sums, box.x, box.y), *maxima], axis=1))
+    edge = (x == 0) | (y == 0) | (x == box.width - 1) | (y == box.height - 1)
+    return TileComponents(components, np.stack([code[edge], owner[edge]]))
+
+
+def _moved(sums: Integers, right: int | Integers, down: int | Integers) -> tuple[Integers, ...]:
+    """`SUMS`, one a row, of components moved so far."""
+    area, x, y, xx, xy, yy, *amounts = sums
+    return (
+        area,
+        x + right * area,
+        y + down * area,
+        xx + 2 * right * x + right * right * area,
+        xy + right * y + down * x + right * down * area,
+        yy + 2 * down * y + down * down * area,
+        *amounts,
+    )
 
 
 @dataclass(eq=False)
 class Stitcher:
-    """Takes tiles row by row and joins what touches across their borders."""
+    """Takes tiles, in any order, and joins what touches across their borders."""
 
-    width: int
-    """Of the plane."""
     smallest: int
     """Components of fewer pixels are counted and forgotten."""
     specks: int = 0
     _whole: list[Components] = field(default_factory=list)
     _open: list[Components] = field(default_factory=list)
-    _links: list[Integers] = field(default_factory=list)
+    _borders: list[Integers] = field(default_factory=list)
     _opened: int = 0
-    _last: Box | None = None
-
-    def __post_init__(self) -> None:
-        self._above = np.zeros(self.width + 2, np.int64)
-        self._below = np.zeros(self.width + 2, np.int64)
-        self._beside = np.zeros(0, np.int64)
 
     def add(self, tile: TileComponents) -> None:
-        """Take the next tile; tiles may be left out where nothing is brown."""
-        self._turn(tile.box)
-        sides = (tile.top, tile.bottom, tile.left, tile.right)
-        touching = np.zeros(len(tile.components) + 1, np.bool_)
-        for side in sides:
-            touching[side] = True
-        touching[0] = False
-        number = np.where(touching, self._opened + np.cumsum(touching), 0)
-        self._keep(tile.components[~touching[1:]])
-        self._open.append(tile.components[touching[1:]])
+        """Take a tile; tiles may be left out where nothing is brown."""
+        code, owner = tile.border
+        touching = np.zeros(len(tile.components), np.bool_)
+        touching[owner] = True
+        self._keep(tile.components[~touching])
+        self._open.append(tile.components[touching])
+        self._borders.append(np.stack([code, self._opened + np.cumsum(touching)[owner] - 1]))
         self._opened += int(touching.sum())
-        self._link(tile.box, *(number[side] for side in sides))
 
     def finish(self) -> Components:
         """All components of the plane."""
-        pieces = Components.joined(self._open)
-        links = np.concatenate([np.zeros((0, 2), np.int64), *self._links]) - 1
-        graph = coo_array((np.ones(len(links), np.bool_), (links[:, 0], links[:, 1])), (len(pieces),) * 2)
-        if len(pieces):
-            group = connected_components(graph, directed=False)[1].astype(np.int64)
-            self._keep(pieces.merged(group))
+        if self._opened:
+            pieces, links = Components.joined(self._open), self._links()
+            graph = coo_array((np.ones(len(links), np.bool_), tuple(links.T)), (len(pieces),) * 2)
+            self._keep(pieces.merged(connected_components(graph, directed=False)[1].astype(np.int64)))
         return Components.joined(self._whole)
 
     def _keep(self, components: Components) -> None:
         large = components.of("area") >= self.smallest
-        self.specks += int(len(large) - large.sum())
-        if large.any():
-            self._whole.append(components[large])
+        self.specks += int((~large).sum())
+        self._whole.append(components[large])
 
-    def _turn(self, box: Box) -> None:
-        """Begin a new band or follow the last tile, forgetting sides that do not touch `box`."""
-        last = self._last
-        if last is None or box.y != last.y:
-            follows = last is not None and last.bottom == box.y
-            self._above = self._below if follows else np.zeros_like(self._below)
-            self._below = np.zeros_like(self._above)
-        if last is None or (last.right, last.y) != (box.x, box.y):
-            self._beside = np.zeros(box.height, np.int64)
-        self._last = box
-
-    def _link(self, box: Box, top: Integers, bottom: Integers, left: Integers, right: Integers) -> None:
-        """Note which open components touch those of the tiles above and to the left, diagonally too."""
-        beside = np.pad(self._beside, 1)
-        for step in range(3):
-            self._note(top, self._above[box.x + step : box.x + step + box.width])
-            self._note(left, beside[step : step + box.height])
-        self._below[box.x + 1 : box.x + 1 + box.width] = bottom
-        self._beside = right
-
-    def _note(self, here: Integers, there: Integers) -> None:
-        both = (here > 0) & (there > 0)
-        if both.any():
-            self._links.append(np.unique(np.stack([here[both], there[both]], axis=1), axis=0))
+    def _links(self) -> Integers:
+        """Which open components (n, 2) have pixels side by side, or corner to corner."""
+        code, owner = np.concatenate(self._borders, axis=1)
+        order = np.argsort(code)
+        code, owner = code[order], owner[order]
+        found = []
+        for step in (1, ROW_CODE - 1, ROW_CODE, ROW_CODE + 1):  # to the right, and the three below
+            there = np.searchsorted(code, code + step).clip(max=len(code) - 1)
+            both = code[there] == code + step
+            found.append(np.stack([owner[both], owner[there[both]]], axis=1))
+        return np.concatenate(found)
 
 
 # ---- from the components of a slide to its table of candidates ----
@@ -503,12 +446,6 @@ PIXEL_VARIANCE = 1 / 12
 """Of a coordinate within a pixel: with it, a single pixel has the extent of a pixel."""
 LEAST_LIKENESS = 0.5
 """Components that are joined differ in area by no more than this ratio."""
-COLUMNS = (
-    "candidate", "x", "y", "area_um2", "left", "top", "right", "bottom", "dab_mean", "dab_peak",
-    "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent", "filling", "parts",
-)  # fmt: skip
-"""`x, y` (centroid) and the bounding box are level-0 pixels. `extent` is the filled share of the bounding
-box, `filling` that of the ellipse with the same moments: 1 for a filled ellipse, less for rings."""
 
 
 def join_figures(components: Components, config: BrownConfig, mpp: float) -> tuple[Components, Integers]:
@@ -532,7 +469,11 @@ def join_figures(components: Components, config: BrownConfig, mpp: float) -> tup
 
 
 def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> pd.DataFrame:
-    """The table of `COLUMNS`, ordered and numbered by position, top to bottom."""
+    """The candidates, ordered and numbered by position, top to bottom.
+
+    `x, y` (centroid) and the bounding box are level-0 pixels. `extent` is the filled share of the bounding
+    box, `filling` that of the ellipse with the same moments: 1 for a filled ellipse, less for rings.
+    """
     area = components.of("area")
     x, y = (components.of(name) / area + 0.5 for name in ("x", "y"))
     left, top = -components.of("minus_left"), -components.of("minus_top")
@@ -544,8 +485,10 @@ def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> 
             "x": plan.x + x * plan.scale,
             "y": plan.y + y * plan.scale,
             "area_um2": area * plan.mpp**2,
-            **{name: plan.x + value * plan.scale for name, value in (("left", left), ("right", right))},
-            **{name: plan.y + value * plan.scale for name, value in (("top", top), ("bottom", bottom))},
+            "left": plan.x + left * plan.scale,
+            "top": plan.y + top * plan.scale,
+            "right": plan.x + right * plan.scale,
+            "bottom": plan.y + bottom * plan.scale,
             "dab_mean": components.of("dab") / area * UNIT,
             "dab_peak": components.of("peak") * UNIT,
             "haematoxylin_mean": components.of("haematoxylin") / area * UNIT,
@@ -558,37 +501,27 @@ def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> 
         }
     )
     table = table.sort_values(["y", "x"], kind="stable", ignore_index=True)
-    return table.assign(candidate=np.arange(len(table)))[list(COLUMNS)]
+    return table.assign(candidate=np.arange(len(table)))
 
 
 def ellipse_filling(components: Components) -> Floats:
-    """Area relative to the ellipse of the same moments: 1 for a filled ellipse, less for rings."""
+    """Area relative to the ellipse of the same moments."""
     major, minor = ellipse_axes(components)
     return components.of("area") / (np.pi / 4 * major * minor)
 
 
 def ellipse_axes(components: Components) -> tuple[Floats, Floats]:
-    """Full lengths in pixels of the axes of the ellipse that has the component's area moments."""
-    area = components.of("area")
-    x, y, xx, xy, yy = _from_own_corner(components)
+    """Full lengths in pixels of the axes of the ellipse that has the component's area moments.
+
+    Counted from the corner of the bounding box, the sums are exact, and small enough for floats.
+    """
+    sums = components.values.T[: len(SUMS)]
+    area, x, y, xx, xy, yy, *_ = _moved(sums, components.of("minus_left"), components.of("minus_top"))
     var_x = (xx - x * (x / area)) / area + PIXEL_VARIANCE
     var_y = (yy - y * (y / area)) / area + PIXEL_VARIANCE
     covariance = (xy - x * (y / area)) / area
     middle, half = (var_x + var_y) / 2, np.sqrt(((var_x - var_y) / 2) ** 2 + covariance**2)
     return 4 * np.sqrt(middle + half), 4 * np.sqrt(np.maximum(middle - half, PIXEL_VARIANCE))
-
-
-def _from_own_corner(components: Components) -> tuple[Integers, ...]:
-    """Sums of x, y, xx, xy, yy counted from the bounding box: exact, and small enough for floats."""
-    area, x, y, xx, xy, yy = (components.of(name) for name in ("area", "x", "y", "xx", "xy", "yy"))
-    u, v = -components.of("minus_left"), -components.of("minus_top")
-    return (
-        x - u * area,
-        y - v * area,
-        xx - 2 * u * x + u * u * area,
-        xy - u * y - v * x + u * v * area,
-        yy - 2 * v * y + v * v * area,
-    )
 
 
 # ---- separate what grew together ----
@@ -636,9 +569,7 @@ def find_cores(whole: Components, plane: SearchPlane, scale: BrownScale, level: 
 
     Its last pixel tells which of the components in its bounding box it is.
     """
-    right, bottom, minus_left, minus_top, last = (
-        int(whole.of(name)[0]) for name in ("right", "bottom", "minus_left", "minus_top", "last")
-    )
+    peak, right, bottom, minus_left, minus_top, last = whole.values[0, len(SUMS) :].tolist()
     box = Box(-minus_left, -minus_top, right + minus_left, bottom + minus_top)
     rgb = plane.read(box)
     dab = amounts(scale.dab, rgb)
@@ -646,8 +577,7 @@ def find_cores(whole: Components, plane: SearchPlane, scale: BrownScale, level: 
     brown = (dab >= level).view(np.uint8)
     labels = np.asarray(cv2.connectedComponents(brown, connectivity=8)[1], np.int32)
     own = labels == labels[row - box.y, column - box.x]
-    peak = min(int(whole.of("peak")[0]), round(SATURATED_DAB / UNIT))
-    core = own & (dab >= max(level, CORE_SHARE * peak))
+    core = own & (dab >= max(level, CORE_SHARE * min(peak, round(SATURATED_DAB / UNIT))))
     return label_tile(box, core, dab, amounts(scale.haematoxylin, rgb[core])).components
 
 
@@ -671,7 +601,7 @@ class BrownCandidates:
     """The candidates of a slide, and what was brown but is none."""
 
     table: pd.DataFrame
-    """One row a candidate, with the columns of `COLUMNS`."""
+    """See `candidate_table`."""
     too_small: int
     too_large: int
     too_faint: int
@@ -689,8 +619,8 @@ def find_brown_candidates(
 ) -> BrownCandidates:
     """Every component of brown pixels within the tissue, the same whatever the tile size.
 
-    Tiles are decoded and labelled in threads; memory holds a few tiles, and some 100 bytes for each candidate
-    and for each component that touches the border of a tile.
+    Tiles are decoded and labelled in threads; memory holds a few tiles, some 100 bytes for each candidate and
+    for each component that touches the border of a tile, and 16 for each brown pixel along a border.
     """
     plane = search_plane(slide, config.mpp)
     grid = tissue.grid
@@ -704,7 +634,7 @@ def find_brown_candidates(
         brown = (dab >= threshold.level) & grid.under(plan, tile.core)
         return label_tile(tile.core, brown, dab, amounts(scale.haematoxylin, rgb[brown]))
 
-    stitcher = Stitcher(plan.width, config.area_px(plan.mpp)[0])
+    stitcher = Stitcher(config.area_px(plan.mpp)[0])
     for done, tile in enumerate(ordered_map(label, plan.tiles, threads=workers, ahead=2 * workers), start=1):
         stitcher.add(tile)
         if progress is not None:

@@ -128,11 +128,10 @@ class SearchedCase:
 
 
 def search_case(
-    slide_path: str | Path,
-    folder: str | Path,
+    source: SlideSource,
+    folder: Path,
     config: BrownConfig,
     *,
-    mpp: float | None = None,
     force: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -142,8 +141,6 @@ def search_case(
     A slide without tissue, or one that is surely H&E, is a `Phh3Error` that names the picture of why; `force`
     searches a seeming H&E slide all the same.
     """
-    folder = Path(folder)
-    source = SlideSource(Path(slide_path), mpp)
     record = BrownFound(source, config)
     reason = record.why(folder / CANDIDATES_NOTE)
     reason = reason or ("" if (folder / CANDIDATES).is_file() else f"{CANDIDATES} is gone")
@@ -171,9 +168,8 @@ def search_case(
     return SearchedCase(len(found.table), folder / PICTURE, warnings, reason)
 
 
-def read_candidates(folder: str | Path) -> pd.DataFrame:
+def read_candidates(folder: Path) -> pd.DataFrame:
     """The finished candidates of a case's folder."""
-    folder = Path(folder)
     if not (folder / CANDIDATES_NOTE).is_file():
         raise Phh3Error(
             "has no finished candidates", path=folder, next_step="run metaphase phh3 candidates first"
@@ -201,20 +197,15 @@ def find_warnings(survey: Survey, found: BrownCandidates, picture: Path) -> Resu
 
 def _usable_threshold(slide: Slide, survey: Survey, picture: Path, *, force: bool) -> BrownThreshold:
     """The threshold; without tissue or with the wrong stain, a picture and an error."""
+    problem, advice = "", f"see {picture}; correct the manifest, or search it anyway with --force"
     if survey.threshold is None:
+        problem = "no stained tissue to search"
+        advice = f"see {picture}: the slide may be blank, or another one"
+    elif survey.stain.name == "H&E" and survey.stain.confidence >= SURE and not force:
+        problem = f"looks like H&E ({survey.stain.confidence:.0%} sure), not like PHH3"
+    if survey.threshold is None or problem:
         save_evidence(picture, slide, survey)
-        raise Phh3Error(
-            "no stained tissue to search",
-            path=slide.info.path,
-            next_step=f"see {picture}: the slide may be blank, or another one",
-        )
-    if survey.stain.name == "H&E" and survey.stain.confidence >= SURE and not force:
-        save_evidence(picture, slide, survey)
-        raise Phh3Error(
-            f"looks like H&E ({survey.stain.confidence:.0%} sure), not like PHH3",
-            path=slide.info.path,
-            next_step=f"see {picture}; correct the manifest, or search it anyway with --force",
-        )
+        raise Phh3Error(problem, path=slide.info.path, next_step=advice)
     return survey.threshold
 
 
@@ -243,9 +234,8 @@ class CandidatesKept(Ingredients, stage="PHH3 classification"):
     candidates: FileContent
 
 
-def read_classified(folder: str | Path) -> Classified:
+def read_classified(folder: Path) -> Classified:
     """What networks said of a case's candidates; answers about candidates that are no more are an error."""
-    folder = Path(folder)
     if not ((folder / CLASSIFIED_NOTE).is_file() and (folder / CANDIDATES).is_file()):
         raise Phh3Error("was not classified", path=folder, next_step="run metaphase phh3 classify first")
     if not CandidatesKept(FileContent(folder / CANDIDATES)).matches(folder / CLASSIFIED_NOTE):
@@ -268,9 +258,8 @@ def write_classified(folder: Path, case: str, answers: Classified) -> None:
             write_table(folder / MITOSES, mitoses)
 
 
-def read_mitoses(folder: str | Path) -> pd.DataFrame:
+def read_mitoses(folder: Path) -> pd.DataFrame:
     """The finished mitoses of a case's folder: a detection table in the PHH3 frame."""
-    folder = Path(folder)
     if "cnn2" not in read_classified(folder).decisions:
         raise Phh3Error("was not seen by CNN2", path=folder, next_step="run metaphase phh3 classify --cnn2")
     return read_table(folder / MITOSES)
@@ -369,12 +358,12 @@ class DrawnProject:
 
 def draw_project(
     manifest: pd.DataFrame,
-    workspace: str | Path,
-    project: str | Path,
+    workspace: Path,
+    project: Path,
     purpose: Purpose,
     config: DrawConfig,
     *,
-    exclude: Sequence[str | Path] = (),
+    exclude: Sequence[Path] = (),
 ) -> DrawnProject:
     """Write a project with a sample of the cohort's candidates: all of them for CNN1; for CNN2, those that
     CNN1 does not call artefacts. Candidates that are items of the projects in `exclude` are left out.
@@ -406,7 +395,7 @@ def draw_project(
 
 
 def _cohort_pools(
-    manifest: pd.DataFrame, workspace: str | Path, purpose: Purpose
+    manifest: pd.DataFrame, workspace: Path, purpose: Purpose
 ) -> tuple[list[pd.DataFrame], list[str], float | None]:
     """The pools of all cases that are ready, the names of the others, and the decision line."""
     pools, skipped = [], []

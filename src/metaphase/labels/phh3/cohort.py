@@ -40,8 +40,8 @@ class Phh3Classified:
 
 
 def search_cohort(
-    manifest: str | Path,
-    workspace: str | Path,
+    manifest: Path,
+    workspace: Path,
     config: BrownConfig | None = None,
     *,
     force: bool = False,
@@ -53,15 +53,14 @@ def search_cohort(
     settings = config or BrownConfig()
 
     def search(case: Phh3Case, progress: Progress) -> SearchedCase:
-        slide = case.slide
-        return search_case(slide.path, case.folder, settings, mpp=slide.mpp, force=force, progress=progress)
+        return search_case(case.slide, case.folder, settings, force=force, progress=progress)
 
     return _each_case(manifest, workspace, search, shard, watch, pool)
 
 
 def classify_cohort(
-    manifest: str | Path,
-    workspace: str | Path,
+    manifest: Path,
+    workspace: Path,
     classifiers: Sequence[Classifier],
     *,
     shard: str = "",
@@ -71,14 +70,7 @@ def classify_cohort(
     """Ask the networks about every candidate; with CNN2, write each slide's mitoses."""
 
     def classify(case: Phh3Case, progress: Progress) -> Phh3Classified:
-        answers, fresh = classify_case(
-            case.slide.path,
-            case.folder,
-            case.name,
-            list(classifiers),
-            mpp=case.slide.mpp,
-            progress=progress,
-        )
+        answers, fresh = classify_case(case.slide, case.folder, case.name, classifiers, progress)
         counts = {
             CALLED[name]: int((answers.table[name] >= decision).sum())
             for name, decision in answers.decisions.items()
@@ -89,8 +81,8 @@ def classify_cohort(
 
 
 def _each_case(
-    manifest: str | Path,
-    workspace: str | Path,
+    manifest: Path,
+    workspace: Path,
     work: Callable[[Phh3Case, Progress], Result],
     shard: str,
     watch: BatchWatch | None,
@@ -104,4 +96,4 @@ def _each_case(
     for row in rows:
         name, slide = str(row["case"]), SlideSource(Path(str(row["phh3"])), phh3_mpp(row))
         cases[name] = Phh3Case(name, slide, case_folder(workspace, name))
-    return run_batch(shard_of(cases, shard), work, Path(workspace), watch, pool)
+    return run_batch(shard_of(cases, shard), work, workspace, watch, pool)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import nn
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
 from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
@@ -81,7 +80,7 @@ class LearningConfig(TrainingProtocol):
 def train_classifier(
     name: str,
     rows: pd.DataFrame,
-    folder: str | Path,
+    folder: Path,
     config: LearningConfig,
     *,
     start: str | Path = "",
@@ -94,19 +93,17 @@ def train_classifier(
     """
     rows = assign_splits(rows, config.seed)
     _check_classes(name, rows)
-    stores = write_stores(rows, Path(folder))
-    return train(config.of_network(name, stores, start), Path(folder), device=device, watch=watch)
+    stores = write_stores(rows, folder)
+    return train(config.of_network(name, stores, start), folder, device=device, watch=watch)
 
 
-def cnn1_rows(project: str | Path) -> pd.DataFrame:
+def cnn1_rows(project: Path) -> pd.DataFrame:
     """Labelled items of a project with class 0 for artefacts and 1 for everything else."""
     labels = read_labels(project)
     return labels.assign(label=(labels["label"] != ARTEFACT).astype(int))
 
 
-def cnn2_rows(
-    project: str | Path, artefacts: Sequence[str | Path] = (), also: Sequence[str | Path] = ()
-) -> pd.DataFrame:
+def cnn2_rows(project: Path, artefacts: Sequence[Path] = (), also: Sequence[Path] = ()) -> pd.DataFrame:
     """Labelled items of a project with class 1 for mitoses and 0 for everything else.
 
     The artefacts labelled in the projects `artefacts` (those of CNN1) are further negatives, as in the paper.
@@ -222,10 +219,10 @@ class Classifier:
         return {"network": self.card.identity, "decision": self.decision}
 
     @torch.inference_mode()
-    def __call__(self, patches: RGB) -> npt.NDArray[np.float32]:
+    def __call__(self, patches: RGB) -> Floats32:
         """Probability of class 1 for each patch (n, side, side, 3)."""
         images = centre_crop(torch.from_numpy(patches).to(self.device), self.card.patch_px)
-        answers: npt.NDArray[np.float32] = patch_probability(self.network(images)).cpu().numpy()
+        answers: Floats32 = patch_probability(self.network(images)).cpu().numpy()
         return answers
 
 
@@ -253,19 +250,16 @@ def load_classifier(name: str, path: str | Path, device: str | None = None) -> C
 
 
 def classify_case(
-    slide_path: str | Path,
-    folder: str | Path,
+    source: SlideSource,
+    folder: Path,
     case: str,
-    classifiers: list[Classifier],
-    *,
-    mpp: float | None = None,
+    classifiers: Sequence[Classifier],
     progress: Progress | None = None,
 ) -> tuple[Classified, bool]:
     """Ask about the candidates in a case's folder, and write answers and mitoses; says whether it had to.
 
     Columns that the same network made of the same slide and candidates are kept.
     """
-    folder, source = Path(folder), SlideSource(Path(slide_path), mpp)
     table = read_candidates(folder)
     answers = _kept(folder, table)
     candidates = FileContent(folder / CANDIDATES)
@@ -286,8 +280,8 @@ def classify_case(
 
 
 def classify_candidates(
-    slide: Slide, table: pd.DataFrame, classifiers: list[Classifier], progress: Progress | None = None
-) -> dict[str, npt.NDArray[np.float32]]:
+    slide: Slide, table: pd.DataFrame, classifiers: Sequence[Classifier], progress: Progress | None = None
+) -> dict[str, Floats32]:
     """Probabilities of each candidate by each network's name."""
     if len({(one.card.patch_px, one.card.mpp) for one in classifiers}) > 1:
         raise Phh3Error("CNN1 and CNN2 want different patches", next_step="train both at one resolution")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy import fft
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Integers, Points
 
 # ---- normalised cross-correlation by Fourier transform ----
 
@@ -147,13 +147,13 @@ class Consensus:
     """Median shift of the neighbours; 0 without any."""
     spreads: Floats
     """Standard deviation of a neighbour about it, from the median deviation; infinite without two."""
-    counts: npt.NDArray[np.int64]
+    counts: Integers
     distances: Floats
     """To the farthest neighbour counted; infinite without any."""
 
 
 def consensus(
-    positions: Points, voters: Points, shifts: Points, neighbours: int, *, own: npt.NDArray[np.int64]
+    positions: Points, voters: Points, shifts: Points, neighbours: int, *, own: Integers
 ) -> Consensus:
     """Median over the `neighbours` nearest voters of each position, without the voter `own` (or -1)."""
     if not len(voters) or not len(positions):

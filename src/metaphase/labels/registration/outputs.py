@@ -5,31 +5,40 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import cv2
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from metaphase.base.arrays import RGB, Points
+from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import UsageError
-from metaphase.base.files import write_bytes, write_text
-from metaphase.base.tables import TableError, write_table
+from metaphase.base.files import explained, write_bytes, write_text
+from metaphase.base.foreign import read_json
+from metaphase.base.provenance import FileContent
+from metaphase.base.stages import Facts, Report, States, run_stages, settled, stage
+from metaphase.base.tables import read_table, write_table
 from metaphase.detections.files import read_detections
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.table import COLUMNS, DetectionSet
 from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
-from metaphase.labels.registration.transform import Transform, save_transform
+from metaphase.labels.registration.transform import (
+    Frame,
+    Transform,
+    load_transform,
+    map_geojson,
+    save_transform,
+)
 from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 from metaphase.version import __version__
 
 # ---- a picture of a registration for people: do the slides fit, where did tissue move, what is left ----
@@ -49,7 +58,6 @@ def draw_registration(registration: Registration, points: pd.DataFrame | None = 
     """PNG: checkerboard of both slides, shift arrows, residual map, and details at full resolution."""
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(11, 7.6), dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
         grid = figure.add_gridspec(2, 6, height_ratios=(1.15, 1))
         panels = [figure.add_subplot(grid[row, side : side + 2]) for row in (0, 1) for side in (0, 2, 4)]
         for axes in panels:
@@ -104,7 +112,7 @@ def _both(registration: Registration, corner: Points, size: tuple[int, int], mpp
 
 def _pull_map(
     registration: Registration, corner: Points, size: tuple[int, int], mpp: float
-) -> tuple[npt.NDArray[np.float64], Points]:
+) -> tuple[Floats, Points]:
     """PHH3 positions, in pixels of `mpp`, of H&E pixels; and their corner in um."""
     step = max(1, max(size) // 64)
     columns, rows = np.arange(0, size[0] + step, step), np.arange(0, size[1] + step, step)
@@ -201,59 +209,9 @@ def _draw_zoom(axes: Axes, registration: Registration, position: Points) -> None
 
 # ---- annotations and points of other tools ----
 
-Frame = Literal["he", "phh3"]
-Position = list[float]
-Move = Callable[[Position], Position]
-
-SHAPES = ("geometry", "nucleusGeometry")
-"""Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "registration.metaphase")
 COLOUR = (200, 0, 0)
 NOT_ACCEPTED = "the registration of the pair is doubtful"
-
-
-def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source: Path | None = None) -> Any:
-    """The same GeoJSON (collection, feature, bare list or shape) in the frame of the other slide.
-
-    Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
-    kept, bounding boxes are dropped. `source` is the file that errors name.
-    """
-    corners: list[Position] = []
-
-    def collect(position: Position) -> Position:
-        corners.append(position[:2])
-        return position
-
-    try:
-        _moved(content, collect)
-        points = np.array(corners, np.float64).reshape(-1, 2)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
-    there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
-    queue = iter(there.tolist())
-    return _moved(content, lambda position: [*next(queue), *position[2:]])
-
-
-def _moved(node: Any, move: Move) -> Any:
-    """A copy of any part of a GeoJSON document with its positions moved, in a fixed order."""
-    if isinstance(node, list):
-        return [_moved(item, move) for item in node]
-    unboxed = {name: value for name, value in node.items() if name != "bbox"}
-    for name in ("features", "geometries"):
-        if name in node:
-            return unboxed | {name: _moved(node[name], move)}
-    if "coordinates" in node:
-        return unboxed | {"coordinates": _positions(node["coordinates"], move)}
-    shapes = {name: _moved(node[name], move) for name in SHAPES if node.get(name) is not None}
-    if not shapes and "geometry" not in node:
-        raise ValueError(f"an object of type {node.get('type')!r} without a shape")
-    return unboxed | shapes
-
-
-def _positions(node: Any, move: Move) -> Any:
-    if node and not isinstance(node[0], list):
-        return move(node)
-    return [_positions(item, move) for item in node]
 
 
 def points_geojson(points: pd.DataFrame) -> dict[str, Any]:
@@ -297,9 +255,9 @@ class Annotations:
 def register_to_folder(
     he: Slide,
     phh3: Slide,
-    folder: str | Path,
+    folder: Path,
     *,
-    points: str | Path | None = None,
+    points: Path | None = None,
     annotations: Annotations | None = None,
     config: RegistrationConfig | None = None,
     accept_doubtful: bool = False,
@@ -310,7 +268,6 @@ def register_to_folder(
     `points.geojson` (H&E coordinates), for annotations `annotations.geojson`. After a failed registration,
     or a doubtful one that nobody accepted, no annotations are written and all points are rejected.
     """
-    folder = Path(folder)
     given = None if points is None else _read_points(points, phh3)
     shapes = None if annotations is None else load_json(annotations.path)
     registration = register_pair(he, phh3, config)
@@ -376,7 +333,7 @@ def summarised(registration: Registration, table: pd.DataFrame | None) -> dict[s
     return summary
 
 
-def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
+def _read_points(path: Path, phh3: Slide) -> DetectionSet:
     """The points of the PHH3 slide; a table of several slides must name it."""
     stem = Path(phh3.name).stem
     found = read_detections(path, mpp=phh3.mpp, slide=stem)
@@ -390,3 +347,88 @@ def _read_points(path: str | Path, phh3: Slide) -> DetectionSet:
             next_step="give a file with the points of the PHH3 slide alone",
         )
     return replace(found.with_table(found.table[named]), slides=(stem,))
+
+
+# ---- `metaphase register`: one pair of slides, kept or done again ----
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """The folder of a pair, as `metaphase register` left it."""
+
+    folder: Path
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """`reliable`, `doubtful` or `failed`; the summary's `reasons` tell why."""
+        return str(self.summary["verdict"])
+
+    @cached_property
+    def transform(self) -> Transform:
+        """Positions of one slide on the other, in level-0 pixels: `phh3_to_he` and `he_to_phh3`."""
+        return load_transform(self.folder / TRANSFORM)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
+        return read_table(self.folder / OF_POINTS[0])
+
+
+def register_slides(
+    he: SlideSource,
+    phh3: SlideSource,
+    folder: Path,
+    *,
+    points: Path | None = None,
+    annotations: Annotations | None = None,
+    config: RegistrationConfig | None = None,
+    accept_doubtful: bool = False,
+) -> tuple[dict[str, Any], States]:
+    """Register a pair into `folder` unless that is done; returns the summary, and whether there was work.
+
+    The files are those of `register_to_folder`.
+    """
+    row = _register(
+        folder,
+        he=he,
+        phh3=phh3,
+        points=FileContent(points) if points else None,
+        annotations=FileContent(annotations.path) if annotations else None,
+        drawn_on=annotations.drawn_on if annotations else "",
+        config=config or RegistrationConfig(),
+        accept_doubtful=accept_doubtful,
+    )
+    writes = (*row.writes, *(OF_POINTS if points is not None else ()))
+    states = settled(run_stages([replace(row, writes=writes)], folder))
+    return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states
+
+
+@stage("registration", "PHH3 onto H&E", writes=(SUMMARY, TRANSFORM, PICTURE), schema=3, sealed=True)
+def _register(
+    folder: Path,
+    _report: Report,
+    *,
+    he: SlideSource,
+    phh3: SlideSource,
+    points: FileContent | None,
+    annotations: FileContent | None,
+    drawn_on: Frame | Literal[""],
+    config: RegistrationConfig,
+    accept_doubtful: bool,
+) -> Facts:
+    """Register a pair, and carry over what was given."""
+    for name in (*OF_POINTS, OF_ANNOTATIONS):
+        with explained(folder / name):
+            (folder / name).unlink(missing_ok=True)
+    with he.open() as first, phh3.open() as second:
+        summary = register_to_folder(
+            first,
+            second,
+            folder,
+            points=points.path if points else None,
+            annotations=Annotations(annotations.path, drawn_on or "phh3") if annotations else None,
+            config=config,
+            accept_doubtful=accept_doubtful,
+        )
+    return {"verdict": summary["verdict"]}

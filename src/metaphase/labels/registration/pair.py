@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import bdtrc
 
-from metaphase.base.arrays import Floats, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.labels.registration.correlation import Consensus, Image, consensus
 from metaphase.labels.registration.similarity import (
     ALL_DEG,
@@ -177,13 +178,13 @@ def judge(
     pair: SlidePair, similarity: Similarity, evidence: Evidence, steady: float, config: RegistrationConfig
 ) -> Verdict:
     """The verdict; `steady` is the share of control tiles that agree with their neighbours."""
-    failures, warnings = _about_tissue(evidence, steady)
-    for more_failures, more_warnings in (
-        _about_stains(pair, config),
-        _about_geometry(pair, similarity, evidence, config),
-    ):
-        failures, warnings = [*more_failures, *failures], [*more_warnings, *warnings]
-    status: Status = "failed" if failures else "doubtful" if warnings else "reliable"
+    doubts = [
+        *_about_geometry(pair, similarity, evidence, config),
+        *_about_stains(pair, config),
+        *_about_tissue(evidence, steady),
+    ]
+    doubts = sorted(doubts, key=lambda doubt: doubt[0] != "failed")
+    status: Status = doubts[0][0] if doubts else "reliable"
     numbers: dict[str, float] = {
         "tiles": evidence.tiles,
         "tiles_agreeing": evidence.agreeing,
@@ -200,51 +201,54 @@ def judge(
         numbers = {**_geometry(pair, similarity), **numbers}
         degrees = numbers["rotation_deg"]
         notes = (f"the slides are turned by {degrees:.0f} degrees",) if abs(degrees) > LARGE_TURN_DEG else ()
-    return Verdict(status, (*failures, *warnings), notes, numbers)
+    return Verdict(status, tuple(reason for _, reason in doubts), notes, numbers)
 
 
-def _about_tissue(evidence: Evidence, steady: float) -> tuple[list[str], list[str]]:
+Doubts = Iterator[tuple[Status, str]]
+
+
+def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
     said = (
         f"{evidence.agreeing} of {evidence.tiles} fresh tiles match where expected "
         f"({evidence.chance * evidence.tiles:.1f} by chance)"
     )
     if evidence.tiles < MIN_EVIDENCE:
-        return [f"only {evidence.tiles} tiles have tissue on both slides"], []
-    if not evidence.convincing and evidence.share >= RELIABLE_SHARE:
+        yield "failed", f"only {evidence.tiles} tiles have tissue on both slides"
+    elif not evidence.convincing and evidence.share >= RELIABLE_SHARE:
         few = f"there is too little tissue: tiles overlap and count as {evidence.independent:.0f}"
-        return [f"whether the tissue corresponds is not certain: {said}, but {few}"], []
-    if not evidence.convincing:
-        return [f"the tissue does not correspond: {said}"], []
-    if evidence.share < RELIABLE_SHARE:
-        return [], [f"the tissue corresponds in part: {said}"]
-    if evidence.clear < RELIABLE_SHARE * evidence.tiles:
-        return [], [f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"]
-    if evidence.error_um > RELIABLE_UM:
-        return [], [
+        yield "failed", f"whether the tissue corresponds is not certain: {said}, but {few}"
+    elif not evidence.convincing:
+        yield "failed", f"the tissue does not correspond: {said}"
+    elif evidence.share < RELIABLE_SHARE:
+        yield "doubtful", f"the tissue corresponds in part: {said}"
+    elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
+        yield "doubtful", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
+    elif evidence.error_um > RELIABLE_UM:
+        yield (
+            "doubtful",
             f"points may be more than 5 um off: 95 % of the fresh tiles match within "
-            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}"
-        ]
-    if evidence.separation < RELIABLE_SEPARATION:
-        return [], [f"peaks are hardly higher than at wrong positions (separation {evidence.separation:.2f})"]
-    if steady < RELIABLE_SHARE:
-        return [], [f"only {steady:.0%} of the control tiles agree with their neighbours"]
-    return [], []
+            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}",
+        )
+    elif evidence.separation < RELIABLE_SEPARATION:
+        where = f"(separation {evidence.separation:.2f})"
+        yield "doubtful", f"peaks are hardly higher than at wrong positions {where}"
+    elif steady < RELIABLE_SHARE:
+        yield "doubtful", f"only {steady:.0%} of the control tiles agree with their neighbours"
 
 
 MIN_EVIDENCE = 4
 """With fewer tiles even full agreement proves nothing."""
 
 
-def _about_stains(pair: SlidePair, config: RegistrationConfig) -> tuple[list[str], list[str]]:
+def _about_stains(pair: SlidePair, config: RegistrationConfig) -> Doubts:
     """Slides are compared with each other: a pale PHH3 slide may look like H&E, but less so than its H&E."""
     if config.any_stains or "unknown" in (pair.he.stain.name, pair.phh3.stain.name):
-        return [], []
+        return
     contrast = _eosin_like(pair.he) - _eosin_like(pair.phh3)
     if contrast < -MIN_STAIN_CONTRAST:
-        return ["the slides are in the wrong order: the second looks more like H&E than the first"], []
-    if contrast < MIN_STAIN_CONTRAST:
-        return [], ["the two slides look alike: are they H&E and PHH3?"]
-    return [], []
+        yield "failed", "the slides are in the wrong order: the second looks more like H&E than the first"
+    elif contrast < MIN_STAIN_CONTRAST:
+        yield "doubtful", "the two slides look alike: are they H&E and PHH3?"
 
 
 def _eosin_like(view: View) -> float:
@@ -255,20 +259,19 @@ def _eosin_like(view: View) -> float:
 
 def _about_geometry(
     pair: SlidePair, similarity: Similarity, evidence: Evidence, config: RegistrationConfig
-) -> tuple[list[str], list[str]]:
-    if not evidence.convincing:
-        return [], []
-    if similarity.mirrored:
-        return ["one slide is a mirror image of the other: it was scanned upside down or flipped"], []
+) -> Doubts:
     error = abs(math.log(similarity.scale))
-    if error <= max(config.max_scale_error, LARGEST_WARP_UM / (max(pair.phh3.size_um) / 2)):
-        return [], []
-    phh3_mpp = pair.phh3.slide.mpp
-    said = (
-        f"the stated resolutions contradict each other: with {pair.he.slide.mpp:.4g} um/px in H&E, "
-        f"PHH3 has {phh3_mpp * similarity.scale:.3g} and not {phh3_mpp:.4g}"
-    )
-    return ([said], []) if error > HUGE_SCALE_ERROR else ([], [said])
+    if not evidence.convincing:
+        return
+    if similarity.mirrored:
+        yield "failed", "one slide is a mirror image of the other: it was scanned upside down or flipped"
+    elif error > max(config.max_scale_error, LARGEST_WARP_UM / (max(pair.phh3.size_um) / 2)):
+        phh3_mpp = pair.phh3.slide.mpp
+        yield (
+            "failed" if error > HUGE_SCALE_ERROR else "doubtful",
+            f"the stated resolutions contradict each other: with {pair.he.slide.mpp:.4g} um/px in H&E, "
+            f"PHH3 has {phh3_mpp * similarity.scale:.3g} and not {phh3_mpp:.4g}",
+        )
 
 
 def _geometry(pair: SlidePair, similarity: Similarity) -> dict[str, float]:
@@ -421,7 +424,7 @@ def _with_field(start: Registration, similarity: Similarity, denser: int) -> tup
     return replace(start, transform=transform, controls=controls, null=null), steady
 
 
-def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) -> npt.NDArray[np.bool_]:
+def agreeing(found: Shifts, null: Null, tolerance_um: float, neighbours: int) -> Mask:
     """Which tiles have a clear peak and a shift like that of their neighbours."""
     strong = null.strength(found.heights) >= MIN_STRENGTH
     own = np.where(strong, np.cumsum(strong) - 1, -1)
@@ -456,7 +459,7 @@ CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
 
 
 def measured_confidence(
-    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: npt.NDArray[np.int64]
+    ratio: Floats, deviation_um: Floats, spread_um: Floats, neighbours: Integers
 ) -> Floats:
     """Of points that their own tiles decided; without neighbours half of it, since nothing confirms it.
 
@@ -553,20 +556,19 @@ def _state(registration: Registration, positions: Points) -> npt.NDArray[np.obje
     return state
 
 
-def _has_tissue(view: View, positions_um: Points, tile_um: float) -> npt.NDArray[np.bool_]:
+def _has_tissue(view: View, positions_um: Points, tile_um: float) -> Mask:
     """Whether the tile around each position has some tissue."""
     tissue = view.tissue
     cells = np.floor((positions_um / view.slide.mpp - (tissue.x, tissue.y)) / tissue.scale).astype(int)
     half = max(1, round(tile_um / 2 / tissue.mpp))
-    table = np.pad(tissue.mask.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    rows, columns = tissue.mask.shape
-    x0, x1 = (np.clip(cells[:, 0] + d, 0, columns) for d in (-half, half + 1))
-    y0, y1 = (np.clip(cells[:, 1] + d, 0, rows) for d in (-half, half + 1))
-    count = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
-    return np.asarray(count >= MIN_TISSUE * (2 * half + 1) ** 2)
+    side, room = 2 * half + 1, half + 1
+    mask = np.pad(tissue.mask.astype(np.float32), room)
+    count = cv2.boxFilter(mask, -1, (side, side), normalize=False, borderType=cv2.BORDER_CONSTANT)
+    columns, rows = np.clip(cells + room, 0, np.array(mask.shape[::-1]) - 1).T
+    return np.asarray(count[rows, columns] >= MIN_TISSUE * side**2)
 
 
-def _measured(registration: Registration, positions: Points, which: npt.NDArray[np.bool_]) -> Shifts:
+def _measured(registration: Registration, positions: Points, which: Mask) -> Shifts:
     """Shifts of the comparable positions; 0 for the others."""
     some = measure(registration.pair, registration.transform, positions[which], registration.shape)
     every = Shifts(positions, np.zeros_like(positions), np.zeros(len(positions)), np.ones(len(positions)))
@@ -575,7 +577,7 @@ def _measured(registration: Registration, positions: Points, which: npt.NDArray[
     return every
 
 
-def _neighbourhood(registration: Registration, found: Shifts, strong: npt.NDArray[np.bool_]) -> Consensus:
+def _neighbourhood(registration: Registration, found: Shifts, strong: Mask) -> Consensus:
     """What the control tiles and the other strong points around each point say."""
     controls = registration.controls
     voters = np.concatenate([controls.positions, found.positions[strong]])
@@ -587,8 +589,8 @@ def _neighbourhood(registration: Registration, found: Shifts, strong: npt.NDArra
 def _decide(
     registration: Registration,
     state: npt.NDArray[np.object_],
-    strength: npt.NDArray[np.float64],
-    deviation: npt.NDArray[np.float64],
+    strength: Floats,
+    deviation: Floats,
     nearby: Consensus,
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.object_]]:
     """Own shift where it is strong and agrees; else the neighbours', where they agree; else none; and why."""
@@ -598,17 +600,11 @@ def _decide(
     weak, apart = strength < MIN_STRENGTH, deviation > np.maximum(tolerance, SCATTER * scatter)
     alone = nearby.counts < MIN_NEIGHBOURS
     united = ~alone & (nearby.spreads <= tolerance / 2) & (nearby.distances <= FARTHEST_UM * mpp / config.mpp)
-    method = np.full(len(state), REJECTED, object)
-    reason = np.full(len(state), "", object)
     comparable = state == ""
     own = comparable & ~weak & (~apart | alone)
-    method[own] = MEASURED
     lent = comparable & ~own & united
-    method[lent] = CONSENSUS
-    reason[weak] = "no clear match"
-    reason[~weak & apart] = "its own shift contradicts its neighbours"
-    reason[own] = np.where(alone[own], "no neighbours to compare with", "")
-    lost = comparable & ~own & ~lent
-    reason[lost] = np.array([f"{text}, and these do not agree" for text in reason[lost]], object)
-    reason[~comparable] = state[~comparable]
-    return method, reason
+    method = np.select([own, lent], [MEASURED, CONSENSUS], REJECTED).astype(object)
+    doubt = np.select([weak, apart], ["no clear match", "its own shift contradicts its neighbours"], "")
+    lost = np.array([f"{text}, and these do not agree" for text in doubt], object)
+    known = [state, np.where(alone, "no neighbours to compare with", ""), doubt]
+    return method, np.select([~comparable, own, lent], known, lost)

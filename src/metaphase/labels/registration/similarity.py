@@ -11,25 +11,25 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import Points
+from metaphase.base.arrays import Floats, Floats32, Points
 from metaphase.base.errors import require
 from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
 from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_positions
 
 # ---- the global part of a registration ----
 
-Weights = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
     """PHH3 to H&E micrometres: mirror x if so, turn and scale about (0, 0), then shift."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     scale: float = 1.0
     rotation_rad: float = 0.0
@@ -40,13 +40,12 @@ class Similarity:
     @property
     def matrix(self) -> Points:
         """The linear part (2, 2)."""
-        turn = self.scale * np.array(
-            [
-                [np.cos(self.rotation_rad), -np.sin(self.rotation_rad)],
-                [np.sin(self.rotation_rad), np.cos(self.rotation_rad)],
-            ]
+        cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
+        return (
+            self.scale
+            * np.array([[cosine, -sine], [sine, cosine]])
+            @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
         )
-        return turn @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
 
     @property
     def shift_um(self) -> Points:
@@ -76,7 +75,7 @@ def about(centre: Points, scale: float, rotation_rad: float, shift_um: npt.Array
     return Similarity(scale, rotation_rad, float(x), float(y))
 
 
-def fit_similarity(source: Points, target: Points, weights: Weights, *, mirrored: bool = False) -> Similarity:
+def fit_similarity(source: Points, target: Points, weights: Floats, *, mirrored: bool = False) -> Similarity:
     """The weighted least-squares similarity from `source` to `target`; one point gives a shift alone."""
     z = (source * (-1.0 if mirrored else 1.0, 1.0)) @ (1, 1j)
     w = target @ (1, 1j)
@@ -89,7 +88,7 @@ def fit_similarity(source: Points, target: Points, weights: Weights, *, mirrored
 
 
 def fit_robustly(
-    source: Points, target: Points, weights: Weights, tolerance: float, *, mirrored: bool = False
+    source: Points, target: Points, weights: Floats, tolerance: float, *, mirrored: bool = False
 ) -> Similarity:
     """Like `fit_similarity`, with points that miss by more than about `tolerance` losing their say."""
     fitted = fit_similarity(source, target, weights, mirrored=mirrored)
@@ -310,9 +309,7 @@ def tile_px_for(pair: SlidePair, mpp: float, tile_px: int) -> int:
     return int(min(tile_px, max(16, shortest_um / 2 / mpp)))
 
 
-def averaged_peak(
-    maps: npt.NDArray[np.float32], positions_um: Points, mpp: float, reach_um: float
-) -> Similarity:
+def averaged_peak(maps: Floats32, positions_um: Points, mpp: float, reach_um: float) -> Similarity:
     """The shift, rotation and scale that make the average of the heat maps (n, side, side) highest.
 
     Rotations and scales are tried as far as they move the outermost tile by `reach_um`.
@@ -322,7 +319,9 @@ def averaged_peak(
     longest = max(float(np.linalg.norm(arms, axis=1).max()), 1e-6)
     step = GRID_PX * mpp / longest
     most = min(reach_um / longest, MAX_CHANGE) if len(positions_um) > 2 else 0.0
-    smooth = [np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32) for heat in maps]
+    smooth = [
+        np.pad(np.asarray(cv2.GaussianBlur(heat, (0, 0), BLUR_PX), np.float32), len(heat)) for heat in maps
+    ]
 
     def height(change: tuple[float, float]) -> float:
         return float(_averaged(smooth, _moved(arms, *change) / mpp).max())
@@ -345,23 +344,16 @@ def _moved(arms: Points, turn: float, growth: float) -> Points:
 
 
 def _averaged(maps: list[Image], offsets_px: Points) -> Image:
-    """The mean of the maps, each read `offsets_px` further on; 0 beyond their edges."""
-    side = maps[0].shape[0]
+    """The mean of the maps, each read `offsets_px` further on; there is room all around them."""
+    side = maps[0].shape[0] // 3
     total = np.zeros((side, side), np.float32)
-    for heat, (dx, dy) in zip(maps, np.rint(offsets_px).astype(int), strict=True):
-        if max(abs(dx), abs(dy)) < side:
-            to_y, from_y = _overlap(dy, side)
-            to_x, from_x = _overlap(dx, side)
-            total[to_y, to_x] += heat[from_y, from_x]
-    return total / np.float32(len(maps))
-
-
-def _overlap(offset: int, side: int) -> tuple[slice, slice]:
-    return slice(max(0, -offset), side - max(0, offset)), slice(max(0, offset), side - max(0, -offset))
+    for heat, (dx, dy) in zip(maps, np.rint(offsets_px).clip(-side, side).astype(int) + side, strict=True):
+        total += heat[dy : dy + side, dx : dx + side]
+    return np.asarray(total / len(maps), np.float32)
 
 
 def _updated(
-    similarity: Similarity, maps: npt.NDArray[np.float32], positions_um: Points, step: Similarity, mpp: float
+    similarity: Similarity, maps: Floats32, positions_um: Points, step: Similarity, mpp: float
 ) -> Similarity:
     """Join the voted step to the similarity, then fit it to the tiles' own peaks near the voted one."""
     expected = step.apply(positions_um) - positions_um
@@ -379,7 +371,7 @@ OWN_PX = 6
 """A tile's own peak lies within so many pixels of where the vote expects it."""
 
 
-def own_peaks(maps: npt.NDArray[np.float32], expected_px: Points) -> tuple[Points, npt.NDArray[np.float64]]:
+def own_peaks(maps: Floats32, expected_px: Points) -> tuple[Points, Floats]:
     """Each map's highest position near the expected one, in pixels from the centre, and its height."""
     side = maps.shape[1]
     middle = (side - 1) // 2

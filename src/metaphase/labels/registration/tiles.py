@@ -14,10 +14,9 @@ from typing import Literal, Protocol
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Box, Floats, Points
+from metaphase.base.arrays import RGB, Box, Floats, Floats32, Mask, Points
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.images.inspection import StainGuess, guess_stain
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL
@@ -69,7 +68,7 @@ def nuclear_density(rgb: RGB, stain: Stain) -> Image:
 
 
 @lru_cache(maxsize=3)
-def _table(stain: Stain) -> npt.NDArray[np.float32]:
+def _table(stain: Stain) -> Floats32:
     """What each value of each channel (3, 256) adds to the density."""
     levels = -np.log((np.arange(256) + 1) / 256)
     if stain == "H&E":
@@ -241,7 +240,7 @@ def _candidates(pair: SlidePair, mapping: Mapping, tile_um: float) -> Points:
     return np.asarray(positions[enough], np.float64)
 
 
-def _share(view: View, tile_um: float) -> npt.NDArray[np.float32]:
+def _share(view: View, tile_um: float) -> Floats32:
     """Share of tissue in the tile around each pixel of the mask; beyond the mask there is none."""
     side = max(1, round(tile_um / view.tissue.mpp))
     mask = view.tissue.mask.astype(np.float32)
@@ -286,7 +285,7 @@ class Shifts:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def chosen(self, which: npt.NDArray[np.bool_]) -> Shifts:
+    def chosen(self, which: Mask) -> Shifts:
         """The rows at `which`."""
         return Shifts(self.positions[which], self.shifts[which], self.heights[which], self.ratios[which])
 

@@ -7,22 +7,26 @@ least squares, with a penalty on bending that bridges positions without any.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
 from scipy.sparse import coo_array, csc_array, diags_array, eye_array, kron, vstack
 from scipy.sparse.linalg import spsolve
 
-from metaphase.base.arrays import Points
+from metaphase.base.arrays import Floats, Points
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
-from metaphase.labels.registration.similarity import Similarity, Weights
+from metaphase.base.tables import TableError
+from metaphase.labels.registration.similarity import Similarity
 
 BENDING = 0.003
 """Weight of the squared second differences of the coefficients, per measurement of weight 1."""
@@ -35,17 +39,27 @@ MAX_CELLS = 64
 ROUNDS = 6
 
 
+def _grid(values: Any) -> Floats:
+    """Coefficients of a file."""
+    grid = np.array(values, np.float64)
+    if grid.ndim != 3 or min(grid.shape[:2]) < 4 or grid.shape[2] != 2 or not np.isfinite(grid).all():
+        raise ValueError(f"coefficients of shape {grid.shape}, or not finite")
+    return grid
+
+
 @dataclass(frozen=True, eq=False)
 class LocalField:
     """Displacements in micrometres over the PHH3 slide."""
+
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
 
     x_um: float
     """Left edge of the first cell ..."""
     y_um: float
     """... and its top edge."""
-    spacing_um: float
+    spacing_um: Annotated[float, Field(gt=0)]
     """Side of a cell."""
-    coefficients: npt.NDArray[np.float64]
+    coefficients: Annotated[Floats, PlainValidator(_grid), PlainSerializer(np.ndarray.tolist)]
     """(rows + 3, columns + 3, 2) for rows x columns cells: x and y in um."""
 
     def at(self, points_um: Points) -> Points:
@@ -64,7 +78,7 @@ class LocalField:
 
 
 def fit_field(
-    positions_um: Points, displacements_um: Points, weights: Weights, spacing_um: float, tolerance_um: float
+    positions_um: Points, displacements_um: Points, weights: Floats, spacing_um: float, tolerance_um: float
 ) -> LocalField:
     """The smooth field nearest to the measurements; those far from it (see `tolerance_um`) lose their say.
 
@@ -87,11 +101,11 @@ def fit_field(
 def _solve(
     units: Points,
     displacements: Points,
-    weights: Weights,
+    weights: Floats,
     cells: tuple[int, int],
     bending: float,
     tolerance: float,
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Coefficients by iteratively reweighted least squares (Tukey's biweight)."""
     rows, columns = cells[0] + 3, cells[1] + 3
     basis = _basis(units, rows, columns)
@@ -138,7 +152,7 @@ def _basis(units: Points, rows: int, columns: int) -> csc_array:
     return csc_array(coo_array((values.ravel(), (point, index.ravel())), (len(units), rows * columns)))
 
 
-def _cubic(t: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _cubic(t: Floats) -> Floats:
     """The four B-splines (n, 4) that are not 0 at the fraction t of a cell."""
     return (
         np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1) / 6
@@ -214,65 +228,80 @@ class Transform:
 
     def to_json(self) -> dict[str, Any]:
         """Everything that evaluating the map needs."""
-        field = self.field
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "he_mpp": self.he_mpp,
-            "phh3_mpp": self.phh3_mpp,
-            "similarity": asdict(self.similarity),
-            "field": field
-            and {
-                "x_um": field.x_um,
-                "y_um": field.y_um,
-                "spacing_um": field.spacing_um,
-                "coefficients": field.coefficients.tolist(),
-            },
-        }
-
-    @classmethod
-    def from_json(cls, record: Any) -> Transform:
-        """The inverse of `to_json`; other keys are ignored."""
-        try:
-            if (record["format"], record["version"]) != (FORMAT, VERSION):
-                raise TransformError(
-                    f"format {record['format']} {record['version']} is not known",
-                    next_step=f"this version reads {FORMAT} {VERSION}",
-                )
-            similarity = Similarity(**record["similarity"])
-            return cls(
-                float(record["he_mpp"]), float(record["phh3_mpp"]), similarity, _field(record["field"])
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise TransformError(
-                f"not a transform of metaphase ({type(error).__name__}: {error})",
-                next_step="make it with metaphase register",
-            ) from error
+        return {"format": FORMAT, "version": VERSION, **_FILE.dump_python(self)}
 
 
-def _field(record: Any) -> LocalField | None:
-    if record is None:
-        return None
-    coefficients = np.array(record["coefficients"], np.float64)
-    if coefficients.ndim != 3 or min(coefficients.shape[:2]) < 4 or coefficients.shape[2] != 2:
-        raise ValueError(f"coefficients of shape {coefficients.shape}")
-    x, y, spacing = (float(record[name]) for name in ("x_um", "y_um", "spacing_um"))
-    if not all(map(math.isfinite, (x, y, spacing))) or spacing <= 0 or not np.isfinite(coefficients).all():
-        raise ValueError("a field with numbers that are not finite")
-    return LocalField(x, y, spacing, coefficients)
+_FILE = TypeAdapter(Transform)
 
 
-def save_transform(path: str | Path, transform: Transform, **remarks: Any) -> None:
+def save_transform(path: Path, transform: Transform, **remarks: Any) -> None:
     """Write a transform as JSON, with further keys for people and programs that look at it."""
     write_text(path, json.dumps({**transform.to_json(), **remarks}, allow_nan=False) + "\n")
 
 
-def load_transform(path: str | Path) -> Transform:
-    """Read what `save_transform` wrote."""
-    what, again = "cannot be read as JSON", "make it with metaphase register"
-    record = read_json(path, what, next_step=again, error=TransformError)
+def load_transform(path: Path) -> Transform:
+    """Read what `save_transform` wrote; other keys are ignored."""
+    again = "make it with metaphase register"
+    record = read_json(path, "cannot be read as JSON", next_step=again, error=TransformError)
     try:
         with parsing(path, "is not a transform", next_step=again, error=TransformError):
-            return Transform.from_json(record)
+            found = record["format"], record["version"]
+            if found != (FORMAT, VERSION):
+                raise ValueError(f"this version reads {FORMAT} {VERSION}, not {found[0]} {found[1]}")
+            return _FILE.validate_python(record)
     except TransformError as error:
         raise TransformError(error.problem, path=path, next_step=error.next_step) from error
+
+
+# ---- annotations of other tools on the other slide ----
+
+Frame = Literal["he", "phh3"]
+Position = list[float]
+
+SHAPES = ("geometry", "nucleusGeometry")
+"""Members of a feature that hold shapes; QuPath keeps a cell's nucleus apart."""
+
+
+def map_geojson(content: Any, transform: Transform, *, to: Frame = "he", source: Path | None = None) -> Any:
+    """The same GeoJSON (collection, feature, bare list or shape) in the frame of the other slide.
+
+    Every corner is mapped exactly; lines between corners stay straight. Identifiers and properties are
+    kept, bounding boxes are dropped. `source` is the file that errors name.
+    """
+    content = copy.deepcopy(content)
+    try:
+        corners = list(_corners(content))
+        points = np.array([corner[:2] for corner in corners], np.float64).reshape(-1, 2)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TableError(f"is not GeoJSON ({error})", path=source, next_step="export it again") from error
+    there = transform.phh3_to_he(points) if to == "he" else transform.he_to_phh3(points)
+    for corner, moved in zip(corners, there.tolist(), strict=True):
+        corner[:2] = moved
+    return content
+
+
+def _corners(node: Any) -> Iterator[Position]:
+    """All positions of any part of a GeoJSON document, whose bounding boxes are dropped."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _corners(item)
+        return
+    node.pop("bbox", None)
+    part = next((name for name in ("features", "geometries", "coordinates") if name in node), None)
+    if part == "coordinates":
+        yield from _positions(node[part])
+    elif part is not None:
+        yield from _corners(node[part])
+    else:
+        shapes = [node[name] for name in SHAPES if node.get(name) is not None]
+        if not shapes and "geometry" not in node:
+            raise ValueError(f"an object of type {node.get('type')!r} without a shape")
+        yield from _corners(shapes)
+
+
+def _positions(node: Any) -> Iterator[Position]:
+    if node and not isinstance(node[0], list):
+        yield node
+    else:
+        for item in node:
+            yield from _positions(item)
