@@ -96,7 +96,7 @@ def train_detector(
 ) -> Facts:
     """The pair of `metaphase run`, and its test."""
     states = run_chain(lab.chain, report=report)
-    write_run_page(lab.detector / "index.html", run_report(lab.chain, states))
+    write_run_page(lab.detector / "index.html", **run_report(lab.chain, states))
     facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
     return facts
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, U
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
-from metaphase.base.tables import as_text, named, read_manifest, read_table, write_table
+from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
 from metaphase.lab.label_steps import label_steps
@@ -25,8 +25,8 @@ from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, w
 from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
-from metaphase.reports.pages import duration
-from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
+from metaphase.reports.pages import data_uri, facts_text, render
+from metaphase.reports.plots import label_curve_plot
 
 Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"
@@ -130,7 +130,7 @@ class _Going:
 
     def __init__(self, lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> None:
         self._lab, self._step, self._watch = lab, steps[number], watch
-        self._number, self._steps, self._page = number, len(steps), lab_page(lab, steps)
+        self._number, self._steps, self._page = number, len(steps), page_content(lab, steps)
         self._written = self._shown = -math.inf
 
     def __enter__(self) -> _Going:
@@ -153,11 +153,12 @@ class _Going:
             write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
         if time.monotonic() - self._shown >= SHOWN_EVERY_S:
             self._shown = time.monotonic()
-            rows = [
-                replace(row, status="running", what=str(progress)) if row.name == progress.step else row
-                for row in self._page.rows
+            standing = [
+                replace(one, status="running", what=str(progress)) if one.step is self._step else one
+                for one in self._page["standing"]
             ]
-            write_lab_page(self._lab.page, replace(self._page, rows=rows, refresh_s=SHOWN_EVERY_S))
+            content = self._page | {"standing": standing, "refresh_s": SHOWN_EVERY_S}
+            write_text(self._lab.page, render("lab.html", **content))
 
 
 @contextmanager
@@ -232,13 +233,7 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
 
 def fact_line(facts: Mapping[str, Any]) -> str:
     """What a step made, in a line."""
-    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != FAILED)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return named(map(str, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return facts_text({name: value for name, value in facts.items() if name != FAILED})
 
 
 def next_command(standing: Sequence[Standing]) -> str:
@@ -265,43 +260,34 @@ def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     return lines, warnings_about(card)
 
 
-def show(lab: Lab, steps: Sequence[Step] | None = None) -> Path:
-    """Write the page about where it stands."""
-    return write_lab_page(lab.page, lab_page(lab, steps))
+def show(lab: Lab, steps: Sequence[Step] | None = None) -> None:
+    """Write the page about where it stands, as one HTML file that opens offline."""
+    write_text(lab.page, render("lab.html", **page_content(lab, steps)))
 
 
-def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
-    """The page as data."""
+def page_content(lab: Lab, steps: Sequence[Step] | None = None) -> dict[str, Any]:
+    """What the page says."""
     standing = standings(lab, steps)
-    manifest = read_manifest(lab.manifest)
-    slides = read_table(lab.slides)
+    manifest, slides = read_manifest(lab.manifest), read_table(lab.slides)
     odd = slides[as_text(slides["what"]) != ""]
     notes = [(Path(row["slide"]).name, row["what"]) for row in odd.to_dict("records")]
-    rounds = []
-    for page in (page for one in standing for page in one.step.pages):
-        curve = [astuple(point) for point in page.curve.points] if page.curve is not None else []
-        rounds.append(Round(page.what, page.items, page.answered, page.divided, curve))
+    rounds = [page for one in standing for page in one.step.pages]
     ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
     lines, warnings = last_words(lab) if ready else ([], ())
-    return LabPage(
-        name=lab.settings.name,
-        command=next_command(standing),
-        rows=[
-            LabRow(
-                one.step.name,
-                one.step.stage.about,
-                one.status,
-                duration(one.state.seconds),
-                one.what,
-                one.step.made(lab.root),
-            )
-            for one in standing
-        ],
-        splits={str(name): int(count) for name, count in manifest["split"].value_counts().items()},
-        patients=int(manifest["patient"].nunique()),
-        centres=sorted({str(centre) for centre in manifest["laboratory"] if centre}),
-        notes=list(dict.fromkeys(notes)),
-        rounds=rounds,
-        model=lines,
-        warnings=[str(warning) for warning in warnings],
-    )
+    return {
+        "name": lab.settings.name,
+        "root": lab.root,
+        "command": next_command(standing),
+        "standing": standing,
+        "splits": manifest["split"].value_counts().to_dict(),
+        "patients": manifest["patient"].nunique(),
+        "centres": sorted({str(centre) for centre in manifest["laboratory"] if centre}),
+        "notes": list(dict.fromkeys(notes)),
+        "rounds": rounds,
+        "pictures": {
+            page.what: data_uri("image/png", label_curve_plot(page.curve)) for page in rounds if page.curve
+        },
+        "model": lines,
+        "warnings": warnings,
+        "refresh_s": 0,
+    }

@@ -12,7 +12,7 @@ import pandas as pd
 from metaphase.base.arrays import Floats32, Integers
 from metaphase.base.stages import States
 from metaphase.evaluation.metrics import BootstrapConfig
-from metaphase.evaluation.operating_points import GRID, counts_of
+from metaphase.evaluation.operating_points import counts_of
 from metaphase.evaluation.pairs import POINTS
 from metaphase.learn.chain import NETWORKS, Chain
 from metaphase.learn.config import CNN3, ENSEMBLE
@@ -21,8 +21,8 @@ from metaphase.learn.run import delivered_model, read_results
 from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
-from metaphase.reports.plots import Line
-from metaphase.reports.run import Examples, Panels, RunReport, StageRow
+from metaphase.reports.plots import Line, Panels
+from metaphase.reports.run import Examples
 
 CROP_PX = 100
 """Side of the shown patches: what the networks see."""
@@ -31,28 +31,21 @@ SHOWN = 12
 NO_DRAWS = BootstrapConfig(samples=0)
 
 
-def stage_rows(states: States) -> list[StageRow]:
-    """The stages as pages show them."""
-    return [
-        StageRow(state.stage.name, state.stage.about, state.status, state.seconds, state.facts)
-        for state in states
-    ]
-
-
-def run_report(chain: Chain, states: States) -> RunReport:
-    """Gather what the workspace of a run holds."""
+def run_report(chain: Chain, states: States) -> dict[str, Any]:
+    """All that the page of a run shows, from what its workspace holds."""
     results = read_results(chain.workspace)
     stores = chain.hard_stores()
-    return RunReport(
-        name=chain.workspace.name,
-        stages=stage_rows(states),
-        headline=_headline(results),
-        tables=[*_tables(results, chain.config.test.bootstrap), *left_out_tables(delivered_model(chain))],
-        panels=_panels(results),
-        grid=GRID.tolist(),
-        histories=_histories(chain.workspace / NETWORKS),
-        examples=example_groups(stores) if stores else (),
-    )
+    tables = [*_tables(results, chain.config.test.bootstrap), *left_out_tables(delivered_model(chain))]
+    histories = sorted((chain.workspace / NETWORKS).glob("*/history.csv"))
+    return {
+        "name": chain.workspace.name,
+        "states": states,
+        "headline": _headline(results),
+        "tables": tables,
+        "panels": _panels(results),
+        "histories": {path.parent.name: pd.read_csv(path) for path in histories},
+        "examples": example_groups(stores) if stores else (),
+    }
 
 
 def _headline(results: dict[str, Any]) -> list[tuple[str, str]]:
@@ -135,10 +128,6 @@ def _panels(results: dict[str, Any]) -> Panels:
         ]
         for title, centres in panels.items()
     }
-
-
-def _histories(folder: Path) -> dict[str, pd.DataFrame]:
-    return {path.parent.name: pd.read_csv(path) for path in sorted(folder.glob("*/history.csv"))}
 
 
 def example_groups(stores: Sequence[str]) -> list[Examples]:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box, Floats
+from metaphase.base.tables import named
 from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.slides.contract import Slide
@@ -72,7 +73,10 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, count=count_text, probability=probability_text)
+    environment.filters.update(
+        number=number, percent=percent, count=count_text, probability=probability_text, duration=duration,
+        facts=facts_text,
+    )  # fmt: skip
     return environment
 
 
@@ -131,6 +135,17 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """What a stage made, in a line."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return named(map(str, value))
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return ", ".join(f"{name} {plain(value)}" for name, value in facts.items())
 
 
 LONG_SIDE = 1000.0
@@ -225,8 +240,8 @@ def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
 
 
 def data_uri(kind: str, data: bytes) -> str:
-    """Bytes of a kind (`image/png`) as part of a page."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    """Bytes of a kind (`image/png`) as part of a page; nothing where there are none."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}" if data else ""
 
 
 def encode_jpeg(pixels: RGB, quality: int = JPEG_QUALITY, *, subsampling: int = 0) -> bytes:
