@@ -13,7 +13,7 @@ import shapely
 
 from metaphase.base.arrays import Box, Floats, Integers
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
+from metaphase.reports.pages import Circle, Frame, dots_path, jpeg_uris, png_uri, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_square
@@ -38,38 +38,23 @@ CROWDED_DOTS = 1500
 LEGEND_STOPS = 9
 
 
-@dataclass(frozen=True)
-class Overview:
-    """All layers of the drawing."""
-
-    frame: Frame
-    image: str
-    outline: str
-    heat: dict[str, Any] | None
-    hotspot: Circle | None
-    dots: str
-    dots_left_out: int
-    crowded: bool
-    bar: ScaleBar
-
-
-def overview_of(slide: Slide, result: ReportInput, points: Points) -> Overview:
-    """Read the thumbnail and draw the layers over it."""
+def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any]:
+    """The thumbnail, and the layers over it."""
     frame = Frame(slide.bounds)
     longest = max(slide.bounds.width, slide.bounds.height)
     thumbnail = slide.thumbnail(min(THUMBNAIL_PX, longest))
     shown = np.flatnonzero(points.counted)[:MAX_DOTS]
-    return Overview(
-        frame=frame,
-        image=jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
-        outline=outline_path(result.tissue, frame),
-        heat=heat_of(result.density, frame),
-        hotspot=hotspot_circle(result, frame),
-        dots=dots_path(frame.position(points.x[shown], points.y[shown])),
-        dots_left_out=int(points.counted.sum()) - len(shown),
-        crowded=len(shown) >= CROWDED_DOTS,
-        bar=scale_bar(frame, slide.mpp),
-    )
+    return {
+        "frame": frame,
+        "image": jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
+        "outline": outline_path(result.tissue, frame),
+        "heat": heat_of(result.density, frame),
+        "hotspot": hotspot_circle(result, frame),
+        "dots": dots_path(frame.position(points.x[shown], points.y[shown])),
+        "dots_left_out": int(points.counted.sum()) - len(shown),
+        "crowded": len(shown) >= CROWDED_DOTS,
+        "bar": scale_bar(frame, slide.mpp),
+    }
 
 
 def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
@@ -147,23 +132,12 @@ RING_UNITS = 13.0
 MAX_RINGS = 600
 
 
-@dataclass(frozen=True)
-class Closeup:
-    """The hotspot's surroundings."""
+def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any] | None:
+    """The surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide.
 
-    frame: Frame
-    image: str
-    mpp: float
-    circle: Circle
-    rings: list[tuple[int, float, float]]
-    """Rank and position of each detection that has one."""
-    crowded: bool
-    """Whether only the most probable mitoses have a ring."""
-    bar: ScaleBar
-
-
-def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | None:
-    """Read the surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide."""
+    `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
+    ones do.
+    """
     hotspot = drawable(result.score.hotspot)
     if hotspot is None:
         return None
@@ -180,15 +154,15 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | N
     inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
     marked = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
     pixels = slide.read(box.x, box.y, width, height, mpp)
-    return Closeup(
-        frame=frame,
-        image=jpeg_uris([pixels], CLOSEUP_BYTES)[0],
-        mpp=mpp,
-        circle=circle,
-        rings=[(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
-        crowded=len(marked) == MAX_RINGS,
-        bar=scale_bar(frame, slide.mpp),
-    )
+    return {
+        "frame": frame,
+        "image": jpeg_uris([pixels], CLOSEUP_BYTES)[0],
+        "mpp": mpp,
+        "circle": circle,
+        "rings": [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
+        "crowded": len(marked) == MAX_RINGS,
+        "bar": scale_bar(frame, slide.mpp),
+    }
 
 
 # ---- detections cut from the slide ----
@@ -206,32 +180,19 @@ CONTEXT_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Crop:
-    """One detection; `number` is its rank by probability, from 1."""
+    """The pictures of one detection, and where it lies in the drawings."""
 
-    number: int
+    index: int
+    """Among the points; the rank by probability counts from 1."""
     image: str
     context: str
     """Its surroundings."""
-    x: float
-    y: float
-    probability: float | None
-    """What the network said; None where people added it."""
-    said: str
-    """What people said of it."""
-    counted: bool
-    in_hotspot: bool
-    overview: tuple[float, float]
-    closeup: tuple[float, float] | None
+    overview: list[float]
+    closeup: list[float] | None
 
 
-@dataclass(frozen=True)
-class Group:
-    """A titled part of the gallery."""
-
-    title: str
-    crops: tuple[Crop, ...]
-    total: int
-    """Out of so many; 0 where that is not said."""
+Group = tuple[str, list[Crop], int]
+"""Title and crops of a part of the gallery, and out of how many; 0 where that is not said."""
 
 
 def choose(points: Points) -> list[tuple[str, Integers, int]]:
@@ -251,7 +212,7 @@ def choose(points: Points) -> list[tuple[str, Integers, int]]:
     return [part for part in parts if len(part[1])]
 
 
-def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> tuple[Group, ...]:
+def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> list[Group]:
     """Cut the chosen detections from the slide, in the order of `choose`."""
     parts = choose(points)
     chosen = [(points.x[i], points.y[i]) for _, indices, _ in parts for i in indices]
@@ -261,28 +222,18 @@ def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | N
     pictures = iter(zip(images, contexts, strict=True))
 
     def crop(index: int) -> Crop:
-        x, y = float(points.x[index]), float(points.y[index])
-        place = None if closeup is None else _units(closeup, x, y)
-        seen = closeup and place and 0 <= place[0] <= closeup.width and 0 <= place[1] <= closeup.height
+        position = points.x[index], points.y[index]
+        near = None if closeup is None else closeup.position(*position).round(1)
+        if closeup and not ((near >= 0) & (near <= (closeup.width, closeup.height))).all():
+            near = None
         return Crop(
-            index + 1,
+            index,
             *next(pictures),
-            x,
-            y,
-            float(points.probability[index]) if math.isfinite(points.probability[index]) else None,
-            points.said[index],
-            bool(points.counted[index]),
-            bool(points.in_hotspot[index]),
-            _units(overview, x, y),
-            place if seen else None,
+            overview.position(*position).round(1).tolist(),
+            None if near is None else near.tolist(),
         )
 
-    return tuple(Group(title, tuple(crop(int(i)) for i in indices), total) for title, indices, total in parts)
-
-
-def _units(frame: Frame, x: float, y: float) -> tuple[float, float]:
-    left, top = frame.position(x, y).round(1)
-    return float(left), float(top)
+    return [(title, [crop(int(index)) for index in indices], total) for title, indices, total in parts]
 
 
 # ---- how sure the network was ----
