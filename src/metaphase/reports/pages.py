@@ -232,11 +232,11 @@ def jpeg_uris(pictures: Sequence[RGB], budget_bytes: int) -> list[str]:
     return [data_uri("image/jpeg", data) for data in encoded]
 
 
-def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
-    """RGB or RGBA pixels as a PNG data URI."""
+def encode_png(pixels: npt.NDArray[np.uint8], **options: Any) -> bytes:
+    """RGB or RGBA pixels as a PNG."""
     data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG", optimize=True)
-    return data_uri("image/png", data.getvalue())
+    Image.fromarray(pixels).save(data, "PNG", **options)
+    return data.getvalue()
 
 
 def data_uri(kind: str, data: bytes) -> str:

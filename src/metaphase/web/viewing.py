@@ -21,14 +21,8 @@ from metaphase.labels.observers.positions import position_name, position_of
 from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.messages import (
-    AppliedView,
     AskedCount,
-    CountView,
     Position,
-    ReviewView,
-    SlideList,
-    SlideView,
-    StandingAnswer,
     count_view,
     drawn_density,
     row_with,
@@ -41,6 +35,7 @@ from metaphase.web.serving import (
     Number,
     Ready,
     Receipt,
+    Reply,
     SentAnswers,
     bare_app,
     picture,
@@ -73,12 +68,12 @@ def viewing_app(
     _add_tiles(app, named, tiles)
 
     @app.post("/api/slides")
-    def cohort(asked: AskedCount) -> SlideList:
-        """The list."""
-        return SlideList(slides=[slide_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+    def cohort(asked: AskedCount) -> Reply:
+        """The list, and what holds for all slides."""
+        return {"slides": [slide_row(slide, asked.observer, blind) for slide in slides], "blind": blind}
 
     @app.get("/api/slide/{key}")
-    def one(key: str) -> SlideView:
+    def one(key: str) -> Reply:
         """A slide and what the networks found."""
         return slide_view(named(key))
 
@@ -142,7 +137,7 @@ def _add_review(
     writing = threading.Lock()
 
     @app.post("/api/count/{key}")
-    def count(key: str, asked: AskedCount) -> CountView:
+    def count(key: str, asked: AskedCount) -> Reply:
         """Count, grade, interval, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
@@ -152,12 +147,11 @@ def _add_review(
         density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config)
         drawn = drawn_density(slide, density)
         if drawn is not None:
-            densities.put(drawn[0].address, drawn[1])
+            densities.put(drawn[0]["address"], drawn[1])
         view = count_view(slide, reviewed, counted, stored, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        row = row_with(slide, reviewed.shares, view.count, asked.observer, blind)
-        return view.model_copy(update={"row": row})
+        return view | {"row": row_with(slide, reviewed.shares, view["count"], asked.observer, blind)}
 
     @app.get("/api/record/{key}")
     def record(key: str) -> str:
@@ -172,19 +166,18 @@ def _add_review(
         return Response(png, media_type="image/png", headers={"cache-control": "private, max-age=3600"})
 
     @app.post("/api/review/{key}")
-    def review(key: str, hello: Hello) -> ReviewView:
-        """What this observer has answered, from any device."""
-        log = named(key).log
-        observer = log.known(hello.observer)
+    def review(key: str, hello: Hello) -> Reply:
+        """What this observer has answered, from any device, and what others have where they may know."""
+        observer = named(key).log.known(hello.observer)
         standing = [
-            StandingAnswer(x=position[0], y=position[1], answer=one.answer, own=one.observer == observer)
+            {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
             for one in named(key).answers(observer, blind=blind)
             if (position := position_of(one.item))
         ]
-        return ReviewView(observer=observer, standing=standing)
+        return {"observer": observer, "standing": standing}
 
     @app.post("/api/withdraw/{key}")
-    def withdraw(key: str, hello: Hello) -> ReviewView:
+    def withdraw(key: str, hello: Hello) -> Reply:
         """Take back all answers of this observer about a slide."""
         with writing:
             folders = [named(key).found.folder]
@@ -192,7 +185,7 @@ def _add_review(
         return review(key, hello)
 
     @app.post("/api/apply")
-    def apply() -> AppliedView:
+    def apply() -> Reply:
         """Put the answers that stand in force, of all slides: reports, tables and exports are rewritten."""
         if blind:
             raise HTTPException(409, "observers are blinded: run metaphase review apply when all are done")
@@ -200,7 +193,7 @@ def _add_review(
         with writing:
             folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
             done = apply_reviews(folders, failed.append, slides=moved) if folders else []
-        return AppliedView(applied={one.name: str(one.in_force) for one in done}, failed=tuple(failed))
+        return {"applied": {one.name: str(one.in_force) for one in done}, "failed": failed}
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[Position]) -> Receipt:

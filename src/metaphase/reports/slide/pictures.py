@@ -13,7 +13,7 @@ import shapely
 
 from metaphase.base.arrays import Box, Floats, Integers
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.reports.pages import Circle, Frame, dots_path, jpeg_uris, png_uri, scale_bar
+from metaphase.reports.pages import Circle, Frame, data_uri, dots_path, encode_png, jpeg_uris, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_square
@@ -93,7 +93,7 @@ def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
     colours = heat_colours(np.linspace(0, 1, LEGEND_STOPS, dtype=np.float32)[None])[0]
     stops = ", ".join(f"rgb({r} {g} {b} / {a / 255:.2f})" for r, g, b, a in colours)
     return {
-        "image": png_uri(heat_colours(values / highest)),
+        "image": data_uri("image/png", encode_png(heat_colours(values / highest), optimize=True)),
         "x": float(x),
         "y": float(y),
         "width": columns * step,
