@@ -284,25 +284,8 @@ def convert_detections(
             f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
         )
     format_for(Path(output), format)
-    stated: dict[str, float] = {}
-    sizes: dict[str, tuple[int, int]] = {}
-    sources: dict[str, Path] = {}
-    table = pd.DataFrame(columns=["case", "he"]) if manifest is None else read_manifest(manifest)
-    known = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
-    for name, rows in rows_by_name(table).items():
-        if len(rows) == 1:  # a name that means one slide
-            own, width, height = known[rows[0]].tolist()
-            stated |= {name: own} if own > 0 else {}
-            sizes |= {name: (int(width), int(height))} if width > 0 and height > 0 else {}
-            file = table["he"].iloc[rows[0]]
-            sources |= {name: Path(file)} if file else {}
-    for folder in (one for path in inputs for one in result_folders(path)):
-        summary = read_json(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again")
-        with parsing(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again"):
-            stated.setdefault(str(summary["name"]), float(summary["mpp"]))
-            sizes.setdefault(str(summary["name"]), (int(summary["width"]), int(summary["height"])))
-            sources.setdefault(str(summary["name"]), Path(summary["slide"]))
-    resolution: Resolution = mpp if mpp is not None else stated
+    known = _known_slides(inputs, manifest)
+    resolution, sources = known.mpp if mpp is None else mpp, known.sources
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:
         found = found.at_least(threshold)
@@ -316,8 +299,38 @@ def convert_detections(
                 next_step="name the slides' files in the column he of a manifest",
             )
         sources = {found.slides[0]: Path(slide)}
-    files = write_detections(found, output, format, mpp=resolution, sizes=sizes, sources=sources)
+    files = write_detections(found, output, format, mpp=resolution, sizes=known.sizes, sources=sources)
     return Conversion(found, tuple(files), found.warnings)
+
+
+def _known_slides(inputs: Sequence[str | Path], manifest: str | Path | None) -> WriteContext:
+    """What a manifest says of slides, by each name that means one, else results of `metaphase detect`."""
+    resolutions: dict[str, float] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    sources: dict[str, Path] = {}
+
+    def keep(name: str, numbers: Sequence[float], file: str) -> None:
+        mpp, width, height = numbers
+        if mpp > 0:
+            resolutions.setdefault(name, mpp)
+        if width > 0 and height > 0:
+            sizes.setdefault(name, (int(width), int(height)))
+        if file:
+            sources.setdefault(name, Path(file))
+
+    if manifest is not None:
+        table = read_manifest(manifest)
+        numbers = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
+        for name, rows in rows_by_name(table).items():
+            if len(rows) == 1:
+                keep(name, numbers[rows[0]].tolist(), table["he"].iloc[rows[0]])
+    again = "run metaphase detect again"
+    for file in (folder / SUMMARY for path in inputs for folder in result_folders(path)):
+        summary = read_json(file, "is not a summary", next_step=again)
+        with parsing(file, "is not a summary", next_step=again):
+            stated = [float(summary[name]) for name in ("mpp", "width", "height")]
+            keep(str(summary["name"]), stated, summary["slide"])
+    return WriteContext(resolutions, sizes, sources)
 
 
 def _suppressed(

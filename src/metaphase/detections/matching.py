@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +27,9 @@ Method = Literal["greedy", "optimal"]
 NOBODY = -1
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """All (detection, truth) pairs within the radius, as three parallel arrays."""
-
-    detection: Integers
-    truth: Integers
-    distance: npt.NDArray[np.float64]
-
-    def chosen(self, which: npt.NDArray[np.bool_] | Integers) -> Pairs:
-        """The pairs at `which`."""
-        return Pairs(self.detection[which], self.truth[which], self.distance[which])
+Pairs = npt.NDArray[Any]
+"""All (detection, truth) pairs within the radius, as rows of detection `i`, truth `j` and distance `v`."""
+NO_PAIRS = np.zeros(0, [("i", np.int64), ("j", np.int64), ("v", np.float64)])
 
 
 def match(
@@ -54,23 +45,23 @@ def match(
         return _greedy(pairs, probability, len(truths))
     counted = np.zeros(len(probability), bool)
     counted[list(_largest_matching(pairs, probability))] = True
-    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), len(truths))
+    return _least_distance(pairs[counted[pairs["i"]]], len(probability), len(truths))
 
 
 def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     """Every detection and truth at most `radius` apart."""
     if not len(detections) or not len(truths):
-        return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    found = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
-    return Pairs(found["i"].astype(np.int64), found["j"].astype(np.int64), found["v"].astype(np.float64))
+        return NO_PAIRS
+    found: Pairs = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
+    return found
 
 
 def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
     """Equal probabilities are settled by distance, so that the order of rows does not matter."""
     matched = np.full(len(probability), NOBODY, np.int64)
     free = [True] * truth_count
-    order = np.lexsort((pairs.truth, pairs.detection, pairs.distance, -probability[pairs.detection]))
-    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
+    order = np.lexsort((pairs["j"], pairs["i"], pairs["v"], -probability[pairs["i"]]))
+    for detection, truth in zip(pairs["i"][order].tolist(), pairs["j"][order].tolist(), strict=True):
         if free[truth] and matched[detection] == NOBODY:
             matched[detection] = truth
             free[truth] = False
@@ -79,9 +70,9 @@ def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int
 
 def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
     """The truth of each detection that counts, after adding detections one by one along augmenting paths."""
-    order = np.lexsort((pairs.truth, pairs.distance, pairs.detection, -probability[pairs.detection]))
+    order = np.lexsort((pairs["j"], pairs["v"], pairs["i"], -probability[pairs["i"]]))
     neighbours: dict[int, list[int]] = {}
-    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
+    for detection, truth in zip(pairs["i"][order].tolist(), pairs["j"][order].tolist(), strict=True):
         neighbours.setdefault(detection, []).append(truth)
     truth_of: dict[int, int] = {}
     holder_of: dict[int, int] = {}
@@ -117,21 +108,19 @@ def _augment(
 def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Integers:
     """Assign all detections in `pairs`, each component of the graph by itself, at least total distance."""
     matched = np.full(detection_count, NOBODY, np.int64)
-    if not len(pairs.detection):
+    if not len(pairs):
         return matched
     size = detection_count + truth_count
-    graph = coo_array(
-        (np.ones(len(pairs.detection)), (pairs.detection, detection_count + pairs.truth)), (size, size)
-    )
-    component = connected_components(graph, directed=False)[1][pairs.detection]
+    graph = coo_array((np.ones(len(pairs)), (pairs["i"], detection_count + pairs["j"])), (size, size))
+    component = connected_components(graph, directed=False)[1][pairs["i"]]
     order = np.argsort(component, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-        here = pairs.chosen(part)
-        rows, row = np.unique(here.detection, return_inverse=True)
-        columns, column = np.unique(here.truth, return_inverse=True)
-        forbidden = 1.0 + 2 * (here.distance.max() + 1) * len(rows)
+        here = pairs[part]
+        rows, row = np.unique(here["i"], return_inverse=True)
+        columns, column = np.unique(here["j"], return_inverse=True)
+        forbidden = 1.0 + 2 * (here["v"].max() + 1) * len(rows)
         cost = np.full((len(rows), len(columns)), forbidden)
-        cost[row, column] = here.distance
+        cost[row, column] = here["v"]
         chosen_rows, chosen_columns = linear_sum_assignment(cost)
         matched[rows[chosen_rows]] = columns[chosen_columns]
     return matched

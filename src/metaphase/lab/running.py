@@ -24,7 +24,7 @@ from metaphase.lab.label_steps import label_steps
 from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, write_slides
 from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
 from metaphase.learn.dense import OLD
-from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
+from metaphase.networks.cards import BUNDLED, card_of, warnings_about
 from metaphase.reports.pages import data_uri, facts_text, render
 from metaphase.reports.plots import label_curve_plot
 
@@ -243,7 +243,7 @@ def next_command(standing: Sequence[Standing]) -> str:
 
 def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     """What a finished model is, and how to use it; and what speaks against it."""
-    card = parse_card(lab.model.with_suffix(".json"))
+    card = card_of(lab.model)
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
     lines = [f"model {lab.model}"]
     facts = kept_facts(lab.root, "results")

@@ -26,7 +26,7 @@ from metaphase.learn.config import (
 )
 from metaphase.learn.dense import DenseChain, dense_stages, pair_files
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.cards import Identity, named_model, parse_card
+from metaphase.networks.cards import Identity, card_of, named_model
 from metaphase.networks.checkpoints import load_model
 
 RESULTS, DETECTIONS = "results.json", "detections"
@@ -67,7 +67,7 @@ def run_table(chain: Chain) -> list[Stage]:
 def dense_table(chain: DenseChain) -> list[Stage]:
     """The stages of the method `dense`, with the test of the delivered pair."""
     beside = chain.dense.beside
-    identities = parse_card(named_model(beside).with_suffix(".json")).identities if beside else ()
+    identities = card_of(beside).identities if beside else ()
     test = test_pair(
         chain, source=source_of(chain.config, ("test",)), test=chain.config.test, beside=identities
     )
@@ -94,7 +94,7 @@ def test_pair(
         models[f"{Path(chain.dense.beside).stem} (beside)"] = named_model(chain.dense.beside)
     networks = {}
     for name, model in models.items():
-        points = parse_card(model.with_suffix(".json")).thresholds
+        points = card_of(model).thresholds
         point, shared = points["mitoses"], points_of(points)
         peaks = replace(config.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
         search = SplitSearch(chain.workspace / DETECTIONS, peaks, chain.device)
@@ -103,8 +103,7 @@ def test_pair(
         values = measured_at(point.delta, reached, marked, bench.centres())
         sizes = [parameter_count(load_model(path)[0]) for path in pair_files(model)]
         networks[name] = values | {"parameters": sum(sizes)}
-    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
-    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    _write_results(chain, networks)
     return {"models": len(networks), "test slides": len(bench.cohort.cases)}
 
 
@@ -116,10 +115,11 @@ def read_results(workspace: str | Path) -> dict[str, Any]:
     return read_json(path, "holds no results", next_step="run it again, which tests the networks again")
 
 
-def training_centres(chain: Chain) -> set[str]:
-    """Laboratories of the training slides; all others are held out."""
-    cohort = chain.cohort
-    return set(cohort.loc[cohort["split"] == "train", "laboratory"])
+def _write_results(chain: Chain, networks: dict[str, Any]) -> None:
+    """Note the measured values, and the laboratories of the training slides: all others are held out."""
+    trained = chain.cohort.loc[chain.cohort["split"] == "train", "laboratory"]
+    content = {"networks": networks, "training_centres": sorted(set(trained))}
+    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
 
 
 def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
@@ -145,8 +145,7 @@ def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, sour
         name: tested_network(chain, name, names, benches, search, report)
         for name, names in answers(chain.config).items()
     }
-    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
-    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    _write_results(chain, networks)
     return {"networks": len(networks), "test slides": len(benches["test"].cohort.cases)}
 
 

@@ -34,7 +34,7 @@ NO_DRAWS = BootstrapConfig(samples=0)
 def run_report(chain: Chain, states: States) -> dict[str, Any]:
     """All that the page of a run shows, from what its workspace holds."""
     results = read_results(chain.workspace)
-    stores = chain.hard_stores()
+    stores = chain.stores("positives", "hard")
     tables = [*_tables(results, chain.config.test.bootstrap), *left_out_tables(delivered_model(chain))]
     histories = sorted((chain.workspace / NETWORKS).glob("*/history.csv"))
     return {

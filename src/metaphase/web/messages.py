@@ -51,15 +51,14 @@ class AskedCount(Message):
     quick: bool = False
 
 
-UNKNOWN: Reply = {
-    "count": None, "grade": "", "doubt": None, "answered": 0, "candidates": 0, "progress": None, "waits": False,
-}  # fmt: skip
+UNKNOWN: Reply = dict.fromkeys(("count", "doubt", "progress"))
+UNKNOWN |= {"counted": False, "grade": "", "answered": 0, "candidates": 0, "waits": False, "problem": ""}
 """What the list says of a slide on which nothing was sought, or whose results cannot be read."""
 
 
 def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> Reply:
     """The line of a slide in the list, with the answers that an observer may know of."""
-    unknown = UNKNOWN | {"key": slide.key, "name": slide.name, "counted": False, "problem": ""}
+    unknown = UNKNOWN | {"key": slide.key, "name": slide.name}
     if slide.result is None:
         return unknown
     given: list[Given] = []

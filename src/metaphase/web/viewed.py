@@ -273,8 +273,8 @@ def registered_pair(folder: Path) -> RegisteredPair:
 
 
 Draw = Callable[[Slide, float, float, int, int, float], bytes]
-"""From an open slide, a picture of the viewed slide's pixels: from x, y on, width and height, and level-0 pixels
-of the viewed slide a side."""
+"""From an open slide, a picture of the viewed slide's pixels: from x, y on, of a width and height, so many
+level-0 pixels of the viewed slide a side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +296,7 @@ GRID_PX = 32
 
 
 def phh3_layer(pair: RegisteredPair, mpp: float) -> Layer:
-    """The PHH3 slide as it lies on the H&E slide of this resolution, with its verdict where that is a doubt."""
+    """The PHH3 slide as it lies on the H&E slide; its title says where that is in doubt."""
     title = "PHH3" if pair.verdict == "reliable" else f"PHH3 (registration {pair.verdict})"
     source = SlideSource(pair.phh3, pair.transform.phh3_mpp)
     version = _version(source.path, mpp, TILE_PX, TILE_QUALITY, json.dumps(pair.transform.to_json()))

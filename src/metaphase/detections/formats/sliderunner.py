@@ -20,15 +20,15 @@ from metaphase.detections.formats.contract import (
     Format,
     ReadContext,
     WriteContext,
+    found_in,
     hex_colour,
-    leaving_out,
     name_of,
     never,
     noted_probability,
     ordered,
     probability_note,
 )
-from metaphase.detections.table import COLUMNS, DetectionSet, detection_set, identities
+from metaphase.detections.table import COLUMNS, DetectionSet, identities
 
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
@@ -79,8 +79,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- t
         "annotations without coordinates": int((~placed).sum()),
         "annotations of slides that it does not list": int((placed & ~listed).sum()),
     }
-    found = detection_set(table.loc[placed & listed, list(COLUMNS)], tuple(slides["slide"]), path)
-    return leaving_out(found, path, left_out)
+    return found_in(path, table.loc[placed & listed, list(COLUMNS)], tuple(slides["slide"]), left_out)
 
 
 def listed_slides(path: Path) -> pd.DataFrame:

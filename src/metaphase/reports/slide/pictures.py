@@ -223,15 +223,11 @@ def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | N
 
     def crop(index: int) -> Crop:
         position = points.x[index], points.y[index]
-        near = None if closeup is None else closeup.position(*position).round(1)
-        if closeup and not ((near >= 0) & (near <= (closeup.width, closeup.height))).all():
-            near = None
-        return Crop(
-            index,
-            *next(pictures),
-            overview.position(*position).round(1).tolist(),
-            None if near is None else near.tolist(),
-        )
+        near: list[float] | None = None
+        if closeup is not None:
+            left, top = near = closeup.position(*position).round(1).tolist()
+            near = near if 0 <= left <= closeup.width and 0 <= top <= closeup.height else None
+        return Crop(index, *next(pictures), overview.position(*position).round(1).tolist(), near)
 
     return [(title, [crop(int(index)) for index in indices], total) for title, indices, total in parts]
 
