@@ -30,11 +30,11 @@ def test_the_command_measures_a_slide_or_a_simulated_one(
     monkeypatch.setattr(rates, "LEAST_SECONDS", 0.01)
     monkeypatch.setattr(rates, "SLIDE_TILES", 3)
     options = ["bench", *([str(he_slide)] if named else []), "--model", str(model), "--device", "cpu"]
-    described = CliRunner().invoke(app, [*options, "--json", "--area", "10"])
+    described = CliRunner().invoke(app, [*options, "--json"])
     assert described.exit_code == 0, described.output
     facts = json.loads(described.stdout)
     assert facts["limit"] in ("decoding", "the detector")
-    assert facts["minutes"]["10"] == pytest.approx(10 / facts["whole_mm2_per_s"] / 60)
+    assert facts["minutes"]["5"] == pytest.approx(5 / facts["whole_mm2_per_s"] / 60)
     shown = CliRunner().invoke(app, options)
     assert "200 mm2 of tissue" in shown.stdout
 

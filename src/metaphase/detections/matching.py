@@ -34,7 +34,7 @@ NO_PAIRS = np.zeros(0, [("i", np.int64), ("j", np.int64), ("v", np.float64)])
 
 def match(
     detections: Points,
-    probability: npt.NDArray[np.float64],
+    probability: Floats,
     truths: Points,
     radius: float,
     method: Method = "greedy",
@@ -56,7 +56,7 @@ def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     return found
 
 
-def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
+def _greedy(pairs: Pairs, probability: Floats, truth_count: int) -> Integers:
     """Equal probabilities are settled by distance, so that the order of rows does not matter."""
     matched = np.full(len(probability), NOBODY, np.int64)
     free = [True] * truth_count
@@ -68,7 +68,7 @@ def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int
     return matched
 
 
-def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
+def _largest_matching(pairs: Pairs, probability: Floats) -> dict[int, int]:
     """The truth of each detection that counts, after adding detections one by one along augmenting paths."""
     order = np.lexsort((pairs["j"], pairs["v"], pairs["i"], -probability[pairs["i"]]))
     neighbours: dict[int, list[int]] = {}

@@ -452,7 +452,7 @@ def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
     warnings = [f"**{warning}.**" for warning in summary.warnings]
     head = f"F1 on {summary.where}; intervals of 95 % by drawing slides."
-    return "\n\n".join([*warnings, head, *map(_table, tables_of(summary))]) + "\n"
+    return "\n\n".join([*warnings, head, *(table.markdown for table in tables_of(summary))]) + "\n"
 
 
 def tables_of(summary: Summary) -> list[TextTable]:
@@ -512,11 +512,6 @@ def contribution_table(summary: Summary) -> TextTable:
     ]  # fmt: skip
     note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
     return TextTable("", headings, rows, note)
-
-
-def _table(table: TextTable) -> str:
-    lines = [table.headings, ["---"] * len(table.headings), *table.rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _figure(value: float) -> str:

@@ -7,13 +7,14 @@ import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
 import jinja2
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box, Floats
@@ -42,6 +43,13 @@ class TextTable:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+
+    @property
+    def markdown(self) -> str:
+        """Headings and rows for a page of documentation or an issue."""
+        lines = (self.headings, ["---"] * len(self.headings), *self.rows)
+        cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def render(template: str, script: str = "", *, beside: str = "", **content: Any) -> str:
@@ -135,6 +143,21 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON values; undefined numbers become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, pd.DataFrame):
+        return jsonable(value.to_dict("records"))
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
@@ -232,7 +255,7 @@ def jpeg_uris(pictures: Sequence[RGB], budget_bytes: int) -> list[str]:
     return [data_uri("image/jpeg", data) for data in encoded]
 
 
-def encode_png(pixels: npt.NDArray[np.uint8], **options: Any) -> bytes:
+def encode_png(pixels: RGB, **options: Any) -> bytes:
     """RGB or RGBA pixels as a PNG."""
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG", **options)

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers
 from metaphase.evaluation.metrics import Curve, Estimate, ratio
 from metaphase.evaluation.operating_points import GRID
 from metaphase.labels.observers.consensus import LearningCurve
@@ -96,7 +95,7 @@ def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:
     return _png(figure)
 
 
-def confusion_plot(table: npt.NDArray[np.int64]) -> bytes:
+def confusion_plot(table: Integers) -> bytes:
     """Cases of each true and predicted grade; the shade is the share within the true grade."""
     figure, axes = _figure("predicted grade", "true grade", "Confusion of grades", width=3.9)
     share = np.nan_to_num(ratio(table, table.sum(axis=1, keepdims=True)))

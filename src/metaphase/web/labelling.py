@@ -17,12 +17,11 @@ from typing import Annotated, Any, ClassVar
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import Response
 from pydantic import Field
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
 from metaphase.labels.building import CLOSE_UM, Review, Row, load_review
@@ -168,8 +167,8 @@ class ReviewCrops(Crops):
 
 def turned_crop(
     slide: Slide,
-    position: npt.NDArray[np.float64],
-    matrix: npt.NDArray[np.float64],
+    position: Floats,
+    matrix: Floats,
     side_um: float,
     side_px: int,
 ) -> RGB:

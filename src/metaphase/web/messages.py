@@ -22,7 +22,7 @@ from metaphase.labels.observers.store import Given
 from metaphase.reports.pages import encode_png
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
 from metaphase.web.serving import Message, OnceInAWhile, Reply
-from metaphase.web.viewed import KEY_BYTES, TILE_PX, ViewedSlide, levels_of
+from metaphase.web.viewed import KEY_BYTES, SLIDE, TILE_PX, ViewedSlide, levels_of
 
 _log = logging.getLogger(__name__)
 _log.addFilter(OnceInAWhile())
@@ -112,20 +112,21 @@ def slide_view(slide: ViewedSlide) -> Reply:
     result = slide.result
     table = pd.DataFrame(columns=["x", "y", "probability"]) if result is None else result.candidates
     lowest = float(table["probability"].min()) if len(table) else 0.0
+    layers = [
+        {"name": name, "title": one.title, "ending": one.ending,
+         "tiles": f"/tile/{slide.key}/{name}/{one.version}"}
+        for name, one in slide.layers.items()
+    ]  # fmt: skip
     return {
         "key": slide.key,
         "name": slide.name,
         "width": slide.width,
         "height": slide.height,
         "mpp": slide.mpp,
-        "tiles": f"/tile/{slide.key}/{slide.version}",
+        "tiles": next((layer["tiles"] for layer in layers if layer["name"] == SLIDE), ""),
         "tile_px": TILE_PX,
         "levels": levels_of(slide.width, slide.height),
-        "layers": [
-            {"name": name, "title": one.title, "ending": one.ending,
-             "tiles": f"/layer/{slide.key}/{name}/{one.version}"}
-            for name, one in slide.layers.items()
-        ],
+        "layers": [layer for layer in layers if layer["name"] != SLIDE],
         "record": slide.record,
         "problem": slide.problem,
         "counted": result is not None,

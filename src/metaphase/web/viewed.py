@@ -59,21 +59,21 @@ class ViewedSlide:
         record = None if result is None else result.record
         if source is None:
             assert record is not None
-            self.width, self.height, self.mpp, self.version = record.width, record.height, record.mpp, ""
+            self.width, self.height, self.mpp = record.width, record.height, record.mpp
         else:
             with source.open() as slide:
                 self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
-            self.version = _version(source.path, self.mpp, TILE_PX, TILE_QUALITY)
-            """Changes with its pixels."""
         path = source.path if result is None and source is not None else self.found.folder
         self.name = path.stem if record is None else record.name
         self.key = _digest(str(path.resolve()))
         """What the browser calls it, the same whenever it is viewed."""
-        layers = [] if pair is None else [phh3_layer(pair, self.mpp)]
-        if result is not None and source is not None and (result.folder / PROBABILITIES).is_file():
+        layers = [] if source is None else [slide_layer(source, self.mpp)]
+        if source is not None and pair is not None:
+            layers.append(phh3_layer(pair, self.mpp))
+        if source is not None and result is not None and (result.folder / PROBABILITIES).is_file():
             layers.append(probability_layer(result.folder / PROBABILITIES, self.mpp))
         self.layers = {layer.name: layer for layer in layers}
-        """What can be laid over it, by name."""
+        """Its own picture and what can be laid over it, by name; nothing where it cannot be found."""
 
     @property
     def result(self) -> SlideResult | None:
@@ -279,7 +279,7 @@ level-0 pixels of the viewed slide a side."""
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Another picture of a slide, drawn in the slide's own pixels."""
+    """A picture of a slide, drawn in the slide's own pixels: its own, or one to lay over it."""
 
     name: str
     title: str
@@ -291,6 +291,20 @@ class Layer:
     tile: Draw
 
 
+SLIDE = "slide"
+"""The layer of the slide itself."""
+
+
+def slide_layer(source: SlideSource, mpp: float) -> Layer:
+    """The slide itself."""
+    return Layer(SLIDE, "", "jpg", source, _version(source.path, SLIDE, mpp, TILE_PX, TILE_QUALITY), _plain)
+
+
+def _plain(opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+    pixels = opened.read(x, y, width, height, opened.mpp * scale)
+    return encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
+
+
 GRID_PX = 32
 """Between positions that a transform is asked about; straight lines between."""
 
@@ -299,7 +313,8 @@ def phh3_layer(pair: RegisteredPair, mpp: float) -> Layer:
     """The PHH3 slide as it lies on the H&E slide; its title says where that is in doubt."""
     title = "PHH3" if pair.verdict == "reliable" else f"PHH3 (registration {pair.verdict})"
     source = SlideSource(pair.phh3, pair.transform.phh3_mpp)
-    version = _version(source.path, mpp, TILE_PX, TILE_QUALITY, json.dumps(pair.transform.to_json()))
+    placed = json.dumps(pair.transform.to_json())
+    version = _version(source.path, "phh3", mpp, TILE_PX, TILE_QUALITY, placed)
     return Layer("phh3", title, "jpg", source, version, partial(_warped, pair.transform, mpp))
 
 
@@ -360,23 +375,18 @@ class TileMaker:
         self.made = 0
         """How many tiles were made, not found."""
 
-    def kept(
-        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
-    ) -> bytes | None:
+    def kept(self, slide: ViewedSlide, level: int, column: int, row: int, layer: str = SLIDE) -> bytes | None:
         """A tile that is in memory."""
-        return self._kept.get((_name(slide, layer), level, column, row))
+        return self._kept.get((slide.key, slide.layers[layer].version, level, column, row))
 
-    def make(
-        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
-    ) -> bytes | None:
-        """A tile of a slide, or of a layer over it; None beyond the edge.
+    def make(self, slide: ViewedSlide, level: int, column: int, row: int, layer: str = SLIDE) -> bytes | None:
+        """A tile of a layer of a slide; None beyond the edge.
 
         Level 0 has the slide's own pixels, each next half as many a side.
         """
-        source = slide.source if layer is None else layer.source
-        if source is None or not 0 <= level <= levels_of(slide.width, slide.height):
+        if not 0 <= level <= levels_of(slide.width, slide.height):
             return None
-        scale = 2**level
+        scale, shown = 2**level, slide.layers[layer]
         x, y = column * TILE_PX * scale, row * TILE_PX * scale
         if not (0 <= x < slide.width and 0 <= y < slide.height):
             return None
@@ -384,24 +394,16 @@ class TileMaker:
             min(TILE_PX, math.ceil((side - start) / scale))
             for side, start in ((slide.width, x), (slide.height, y))
         )
-        with self._slides.open(source.path, source.mpp) as opened:
+        with self._slides.open(shown.source.path, shown.source.mpp) as opened:
             opened.flaws = []  # what is there is shown
-            if layer is None:
-                pixels = opened.read(x, y, width, height, opened.mpp * scale)
-                made = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
-            else:
-                made = layer.tile(opened, x, y, width, height, scale)
+            made = shown.tile(opened, x, y, width, height, scale)
         self.made += 1
-        self._kept.put((_name(slide, layer), level, column, row), made)
+        self._kept.put((slide.key, shown.version, level, column, row), made)
         return made
 
     def close(self) -> None:
         """Close the slides."""
         self._slides.close()
-
-
-def _name(slide: ViewedSlide, layer: Layer | None) -> str:
-    return slide.version + slide.key + ("" if layer is None else layer.name + layer.version)
 
 
 def levels_of(width: int, height: int) -> int:

@@ -41,7 +41,7 @@ from metaphase.web.serving import (
     picture,
     serve,
 )
-from metaphase.web.viewed import Layer, TileMaker, ViewedSlide, viewed_slides
+from metaphase.web.viewed import TileMaker, ViewedSlide, viewed_slides
 
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 8_000_000
@@ -84,31 +84,8 @@ def viewing_app(
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
     slots = asyncio.Semaphore(max(2, available_cores()))
 
-    async def made(
-        request: Request, slide: ViewedSlide, layer: Layer | None, level: int, column: int, row: int
-    ) -> bytes | None:
-        """A tile; those that the browser gave up before their turn are not made."""
-        found = tiles.kept(slide, level, column, row, layer)
-        if found is None:
-            await request.body()  # or else the end of the request hides that of the connection
-            async with slots:
-                if await request.is_disconnected():
-                    raise HTTPException(499, "given up")
-                found = await run_in_threadpool(tiles.make, slide, level, column, row, layer)
-        return found
-
-    @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
+    @app.get("/tile/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
     async def tile(
-        request: Request, key: str, version: str, level: Number, column: Number, row: Number
-    ) -> Response:
-        """Of the slide."""
-        slide = named(key)
-        if version != slide.version:
-            raise HTTPException(404, "unavailable")
-        return picture(await made(request, slide, None, level, column, row))
-
-    @app.get("/layer/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
-    async def layer_tile(
         request: Request,
         key: str,
         name: str,
@@ -118,12 +95,19 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         row: Number,
         ending: str,
     ) -> Response:
-        """Of a layer over it."""
+        """Of a slide or a layer over it; those that the browser gave up before their turn are not made."""
         slide = named(key)
         layer = slide.layers.get(name)
         if layer is None or (version, ending) != (layer.version, layer.ending):
             raise HTTPException(404, "unavailable")
-        return picture(await made(request, slide, layer, level, column, row), ending)
+        found = tiles.kept(slide, level, column, row, name)
+        if found is None:
+            await request.body()  # or else the end of the request hides that of the connection
+            async with slots:
+                if await request.is_disconnected():
+                    raise HTTPException(499, "given up")
+                found = await run_in_threadpool(tiles.make, slide, level, column, row, name)
+        return picture(found, ending)
 
 
 def _add_review(

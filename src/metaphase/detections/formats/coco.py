@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from metaphase.base.arrays import Floats
 from metaphase.base.foreign import finite, parsing
 from metaphase.base.tables import TableError, named
 from metaphase.detections.formats.contract import (
@@ -88,7 +89,7 @@ def _row(annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, 
     return slide, x + width / 2, y + height / 2, probability, label
 
 
-def _refuse_corners(boxes: np.ndarray[Any, np.dtype[np.float64]], images: list[Any], path: Path) -> None:
+def _refuse_corners(boxes: Floats, images: list[Any], path: Path) -> None:
     """MIDOG's files look like COCO and hold corners; read as sizes, such boxes reach past the image."""
     if not len(boxes) or not all("width" in image and "height" in image for image in images):
         return

@@ -33,14 +33,15 @@ from metaphase.learn.mining.candidates import (
     find_candidates,
 )
 from metaphase.learn.mining.sets import (
+    POSITIVE,
     LabelConfig,
     SetConfig,
     Tables,
     easy_negatives,
     hard_negatives,
     label_candidates,
-    positives,
     validation_set,
+    with_label,
 )
 from metaphase.networks.training.data import REPEAT
 from metaphase.networks.training.patches import (
@@ -277,7 +278,7 @@ class Mining:
 
     def positive_stores(self) -> list[str]:
         """Stores of all positives of the training slides."""
-        found = positives(self.labelled_training)
+        found = with_label(self.labelled_training, POSITIVE)
         repeated = {
             source.name: found[source.name].assign(**{REPEAT: source.repeat}) for source in self.train
         }

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import shapely
 
-from metaphase.base.arrays import Box, Floats, Integers
+from metaphase.base.arrays import RGB, Box, Floats, Floats32, Integers
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, data_uri, dots_path, encode_png, jpeg_uris, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
@@ -103,7 +102,7 @@ def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
     }
 
 
-def heat_colours(share: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def heat_colours(share: Floats32) -> RGB:
     """RGBA of densities given as a share of the highest: clear at 0, then green-blue to strong yellow."""
     share = np.clip(share, 0, 1)
     colours = cv2.applyColorMap(np.rint(55 + share * 200).astype(np.uint8), cv2.COLORMAP_VIRIDIS)
