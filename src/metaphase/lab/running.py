@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -64,7 +65,7 @@ def begin(
 ) -> Begun:
     """Pair the slides of a folder and write manifest and `lab.toml`; again, it takes new slides in."""
     lab = Lab(root.resolve())
-    name = name or _plain_name(lab.root.name)
+    name = name or re.sub(r"[^\w-]", "-", lab.root.name).strip("-_") or "laboratory"
     write_settings(lab.root, name, folder.resolve(), start)
     kept = (lab.settings.name, lab.settings.start) != (name, start)
     paired = pair_slides(lab, folder.resolve(), report=report)
@@ -76,11 +77,6 @@ def begin(
     if kept:
         supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
     return Begun(lab, manifest, [*paired.notes, *supposed])
-
-
-def _plain_name(name: str) -> str:
-    kept = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name).strip("-_")
-    return kept or "laboratory"
 
 
 # ---- going on ----
@@ -197,22 +193,16 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
     """Every step, of those that are known or as they are now; the first that is not done is the next one."""
     steps = steps or steps_of(lab)
     first, states = _first_open(lab, steps)
-    found = []
-    with held(lab.lock) as free:
-        progress = None if free else _read_progress(lab)
+    found, progress = [], None
+    with held(lab.lock) as free, suppress(MetaphaseError, TypeError):  # another process may not say
+        if not free:
+            progress = StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
         if number == first and progress is not None and progress.step == step.name:
             found.append(Standing(step, "running", str(progress), state))
         else:
             found.append(Standing(step, *_described(step, state, number == first), state))
     return found
-
-
-def _read_progress(lab: Lab) -> StepProgress | None:
-    """How far the step is that another process works on; None where it does not say."""
-    with suppress(MetaphaseError, TypeError):
-        return StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
-    return None
 
 
 def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
@@ -223,10 +213,9 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
     waiting = [page for page in step.pages if not page.enough]
     if waiting and is_first:
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
-    stale = state.reason not in ("", "not made yet")
     if state.status in ("interrupted", "failed"):
         return state.status, state.reason
-    if stale:
+    if state.reason not in ("", "not made yet"):
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
 
@@ -243,16 +232,13 @@ def next_command(standing: Sequence[Standing]) -> str:
 
 def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     """What a finished model is, and how to use it; and what speaks against it."""
-    card = card_of(lab.model)
+    card, facts = card_of(lab.model), kept_facts(lab.root, "results")
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
-    lines = [f"model {lab.model}"]
-    facts = kept_facts(lab.root, "results")
-    lines += [str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts]
-    if card.known_metrics.chosen == OLD:
-        lines.append(
-            "training on your slides did not improve it: weights are unchanged, thresholds are your own"
-        )
-    lines += [
+    unchanged = "training on your slides did not improve it: weights are unchanged, thresholds are your own"
+    lines = [
+        f"model {lab.model}",
+        *(str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts),
+        *([unchanged] if card.known_metrics.chosen == OLD else []),
         f"card {lab.model.with_suffix('.json')}",
         f"evaluation {lab.evaluation / 'index.html'}",
         f"metaphase detect SLIDE... -o DIR --model {lab.model}{site}",

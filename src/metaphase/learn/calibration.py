@@ -169,9 +169,8 @@ def _asked_squares(
     expected = sample.groupby(SQUARE)["supposed"].sum()
     expected = expected.reindex(pd.MultiIndex.from_frame(squares[SQUARE]), fill_value=0.0)
     squares["expected"] = expected.to_numpy()
-    chosen, chance = draw_squares(
-        *(squares[name].to_numpy(np.float64) for name in ("tissue_mm2", "expected")), number, generator
-    )
+    tissue_mm2 = squares["tissue_mm2"].to_numpy(np.float64)
+    chosen, chance = draw_squares(tissue_mm2, expected.to_numpy(np.float64), number, generator)
     squares = squares.assign(chance=chance).iloc[chosen].reset_index(drop=True)
     squares["item"] = [f"{case}-square-{row}-{column}" for case, row, column in
                        zip(squares["case"], squares["row"], squares["column"], strict=True)]  # fmt: skip
@@ -316,7 +315,7 @@ def fit_profile(
         mitoses_per_mm2=fitted.mitoses_per_mm2,
         draws=fitted.laboratory.to_dict(),
         answered={
-            str(case): part[["x", "y", "answer"]].to_numpy(np.float64).tolist()
+            str(case): list(part[["x", "y", "answer"]].astype(float).itertuples(index=False, name=None))
             for case, part in sample.assign(answer=given.answer).dropna(subset="answer").groupby("case")
         },
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -154,8 +154,12 @@ class Chain:
         """Simulate the slides, or check those that the manifest names."""
         if source.simulate is not None:
             frames: tuple[Frame, ...] = BOTH if source.phh3 else ("he",)
-            progress, folder = partial(_megapixels, report), self.workspace / SLIDES
-            simulate_cohort(folder, source.simulate, frames=frames, progress=progress, replace=True)
+
+            def megapixels(what: str, done: int, total: int) -> None:
+                report(what, done / 1e6, total / 1e6)
+
+            folder = self.workspace / SLIDES
+            simulate_cohort(folder, source.simulate, frames=frames, progress=megapixels, replace=True)
         write_table(self.workspace / COHORT, self.cohort)
         counts = self.cohort["split"].value_counts()
         return {f"{split} slides": int(count) for split, count in counts.items()}
@@ -259,10 +263,6 @@ class Chain:
     def _reporting(self, report: Report) -> Mining:
         """The mining that tells how far it is; what it found before stays found."""
         return replace(self.mining, progress=report)
-
-
-def _megapixels(report: Report, what: str, done: int, total: int) -> None:
-    report(what, done / 1e6, total / 1e6)
 
 
 # ---- the table itself ----

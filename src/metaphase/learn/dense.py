@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from scipy.special import logit
 from torch import nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.files import atomic_path
+from metaphase.base.files import atomic_path, write_bytes
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent, account_of
 from metaphase.base.stages import Facts, Report, Stage, stage
@@ -70,7 +70,7 @@ from metaphase.networks.training.dense import (
     published_weights,
     with_published,
 )
-from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, by_laboratory, read_images
+from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
 from metaphase.networks.training.windows import Flat, ViewConfig, Views, WindowSampler, sample
 
 IMAGES, FOUND, MODEL = "images.csv", "found", "model"
@@ -138,8 +138,11 @@ class DenseChain(Chain):
     def images(self) -> list[LabelledImage]:
         """All labelled images, in memory."""
         sources = image_sources(self.cohort, self.reference)
-        if self.config.reference.source == "phh3":
-            sources = [_without_brown(source) for source in sources]
+        if self.config.reference.source == "phh3":  # without a brown nucleus there certainly is no mitosis
+            sources = [
+                one if (one.points["label"] == MITOSIS).any() else replace(one, kind="negatives")
+                for one in sources
+            ]
         sources = correction_sources(sources, self.corrections)
         return read_images(sources, self.dense.memory_gb, self.config.training.seed)
 
@@ -520,30 +523,19 @@ def _on(network: Any, device: torch.device) -> Any:
 
 
 def _mean_of(one: nn.Sequential, other: nn.Sequential) -> nn.Sequential:
-    """A network whose weights are the mean of two networks'."""
-    mine, theirs = one.state_dict(), other.state_dict()
-    one.load_state_dict(
-        {
-            name: (value + theirs[name]) / 2 if value.is_floating_point() else value
-            for name, value in mine.items()
-        }
-    )
+    """The first network, with the mean of both networks' weights."""
+    theirs = other.state_dict()
+    for name, value in one.state_dict().items():
+        if value.is_floating_point():
+            value.copy_((value + theirs[name]) / 2)
     return one
 
 
 def _save(network: nn.Module, path: Path) -> None:
     """Weights in 16 bits."""
-    state = {
-        name: value.detach().cpu().half().contiguous() if value.is_floating_point() else value.cpu()
-        for name, value in network.state_dict().items()
-    }
-    with atomic_path(path) as part:
-        save_file(state, part)
-
-
-def _without_brown(source: ImageSource) -> ImageSource:
-    """A slide whose PHH3 section has no brown nucleus certainly shows no mitosis."""
-    return source if (source.points["label"] == MITOSIS).any() else replace(source, kind="negatives")
+    state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+    state = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
+    write_bytes(path, save(state))
 
 
 def pair_files(model: str | Path) -> list[Path]:

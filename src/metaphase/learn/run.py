@@ -13,7 +13,6 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.detections.points import OperatingPoint, points_of
-from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
 from metaphase.learn.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.learn.config import (
@@ -167,32 +166,19 @@ def tested_network(
         for split, bench in benches.items()
     }
     values = measured(marked["validation"], marked["test"], benches["test"].centres())
-    if len(models) == 1:
-        laboratories = tuple(sorted(set(benches["validation"].centres())))
-        _note_threshold(models[0], values, marked["validation"], laboratories, chain.config.test)
+    if len(models) == 1 and values["validation_f1"] is not None:
+        test, validation = chain.config.test, marked["validation"]
+        point = OperatingPoint(
+            name="mitoses",
+            delta=values["threshold"],
+            suppress_um=test.suppress_um,
+            smooth_um=test.smooth_um,
+            metric="F1",
+            value=values["validation_f1"],
+            cases=validation.cases,
+            patients=validation.patients,
+            laboratories=tuple(sorted(set(benches["validation"].centres()))),
+            source="validation slides of metaphase run",
+        )
+        save_point(models[0].with_suffix(".json"), point)
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
-
-
-def _note_threshold(
-    model: Path,
-    values: dict[str, Any],
-    validation: Marked,
-    laboratories: tuple[str, ...],
-    test: EvaluationSection,
-) -> None:
-    """Put what was tuned on the validation slides into the network's card, for `metaphase detect`."""
-    if values["validation_f1"] is None:
-        return
-    point = OperatingPoint(
-        name="mitoses",
-        delta=values["threshold"],
-        suppress_um=test.suppress_um,
-        smooth_um=test.smooth_um,
-        metric="F1",
-        value=values["validation_f1"],
-        cases=validation.cases,
-        patients=validation.patients,
-        laboratories=laboratories,
-        source="validation slides of metaphase run",
-    )
-    save_point(model.with_suffix(".json"), point)
