@@ -108,7 +108,7 @@ def detection_files(path: Path) -> list[Path]:
     tables = [table for one in result_folders(path) if (table := one / DETECTIONS).is_file()]
     if tables:
         return tables
-    endings = {ending for known in known_formats().values() for ending in (*known.suffixes, *known.packed)}
+    endings = {ending for known in known_formats().values() for ending in known.endings}
     files = sorted(
         file
         for file in path.iterdir()  # among which may be other archives and other DICOM objects
@@ -124,11 +124,11 @@ def detection_files(path: Path) -> list[Path]:
 def format_of(path: Path) -> Format:
     """The format of a file, by its ending and, where several share that, by what it holds."""
     ending, formats = _ending(path), list(known_formats().values())
-    candidates = [known for known in formats if ending in (*known.suffixes, *known.packed)]
+    candidates = [known for known in formats if ending in known.endings]
     if ending == ".json":
         content = load_json(path)
         candidates = [known for known in formats if known.holds(content)]
-    elif len(candidates) > 1:
+    elif len(candidates) > 1:  # those that know their files come first
         silent = [known for known in candidates if known.recognises is None]
         candidates = [known for known in candidates if known.recognises and known.recognises(path)] + silent
     if not candidates:
@@ -156,9 +156,8 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
             seen[slide] = part.source
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
-    return DetectionSet(
-        table, tuple(seen), str(source), tuple(one for part in parts for one in part.warnings)
-    )
+    warnings = tuple(one for part in parts for one in part.warnings)
+    return DetectionSet(table, tuple(seen), str(source), warnings)
 
 
 # ---- write detections in any of the formats people use ----
@@ -195,16 +194,7 @@ def write_detections(
             )
         chosen.write(detections, path, context)
         return [path]
-    seen: dict[str, str] = {}
-    for slide in detections.slides:  # on many systems, case, and how accents are coded, make no other file
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
-        if key in seen:
-            raise OutputError(
-                f"the files of slides {seen[key]} and {slide} may have the same name",
-                path=path,
-                next_step="write one csv or parquet file for all slides",
-            )
-        seen[key] = slide
+    _refuse_alike(detections.slides, path)
     table, written = detections.table, []
     parts = dict(iter(table.groupby("slide", sort=False)))
     for slide in detections.slides:
@@ -215,26 +205,37 @@ def write_detections(
     return written
 
 
+def _refuse_alike(slides: Sequence[str], path: Path) -> None:
+    """Refuse names that many systems take for one: case, and how accents are coded, tell no files apart."""
+    seen: dict[str, str] = {}
+    for slide in slides:
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
+        if seen.setdefault(key, slide) != slide:
+            raise OutputError(
+                f"the files of slides {seen[key]} and {slide} may have the same name",
+                path=path,
+                next_step="write one csv or parquet file for all slides",
+            )
+
+
 def format_for(path: Path, name: str | None = None) -> Format:
     """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
-    suffix, formats = path.suffix.lower(), known_formats().values()
-    fitting = [known for known in formats if path.name.lower().endswith(known.own_ending)]
-    fitting = fitting or [known for known in formats if suffix in known.suffixes]
+    suffix, formats = path.suffix.lower(), known_formats()
+    every = ", ".join(sorted(formats))
+    fitting = [known for known in formats.values() if path.name.lower().endswith(known.own_ending)]
+    fitting = fitting or [known for known in formats.values() if suffix in known.suffixes]
     if name is None:
         fitting = [known for known in fitting if known.name in OWN] or fitting
         if len(fitting) == 1:
             return fitting[0]
-        names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
         raise UsageError(
             "its name fits several formats" if fitting else "its name does not say the format",
             path=path,
-            next_step=f"give --to with one of {names}",
+            next_step=f"give --to with one of {', '.join(known.name for known in fitting) or every}",
         )
-    chosen = known_formats().get(name.lower())
+    chosen = formats.get(name.lower())
     if chosen is None:
-        raise UsageError(
-            f"there is no format {name!r}", next_step=f"choose one of {', '.join(sorted(known_formats()))}"
-        )
+        raise UsageError(f"there is no format {name!r}", next_step=f"choose one of {every}")
     if fitting and chosen not in fitting:
         raise UsageError(
             f"files of the format {chosen.name} do not end in {suffix}",

@@ -402,9 +402,7 @@ def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapp
 
 def held_out_centres(measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> set[str]:
     """Laboratories of test slides that gave no training slide; all, where there are no others."""
-    if not measured:
-        return set()
-    centres = set(next(iter(measured.values()))["slides"]["centre"])
+    centres = {centre for values in measured.values() for centre in values["slides"]["centre"]}
     away = {name for name in centres if not laboratories.get(name, {}).get("trained_on", False)}
     return away or centres
 

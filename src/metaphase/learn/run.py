@@ -53,24 +53,14 @@ def delivered_model(chain: Chain) -> Path:
 
 def run_table(chain: Chain) -> list[Stage]:
     """All stages of a run, in order."""
+    config = chain.config
     if isinstance(chain, DenseChain):
-        return dense_table(chain)
-    stages = [*data_stages(chain), *ensemble_stages(chain)]
-    networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
-    test = test_networks(
-        chain, test=chain.config.test, source=source_of(chain.config, ("validation", "test"))
-    )
-    return [*stages, replace(test, reads=networks)]
-
-
-def dense_table(chain: DenseChain) -> list[Stage]:
-    """The stages of the method `dense`, with the test of the delivered pair."""
-    beside = chain.dense.beside
-    identities = card_of(beside).identities if beside else ()
-    test = test_pair(
-        chain, source=source_of(chain.config, ("test",)), test=chain.config.test, beside=identities
-    )
-    return [*dense_stages(chain), test]
+        beside = card_of(chain.dense.beside).identities if chain.dense.beside else ()
+        source = source_of(config, ("test",))
+        return [*dense_stages(chain), test_pair(chain, source=source, test=config.test, beside=beside)]
+    networks = tuple(dict.fromkeys(name for names in answers(config).values() for name in names))
+    test = test_networks(chain, test=config.test, source=source_of(config, ("validation", "test")))
+    return [*data_stages(chain), *ensemble_stages(chain), replace(test, reads=networks)]
 
 
 @stage(
@@ -86,8 +76,7 @@ def test_pair(
     beside: tuple[Identity, ...],
 ) -> Facts:
     """Search the test slides as `metaphase detect` does, at the thresholds of the models' cards."""
-    config = test
-    bench = bench_of(chain.cohort, chain.reference, "test", config.matching)
+    bench = bench_of(chain.cohort, chain.reference, "test", test.matching)
     models = {chain.config.card.name: chain.delivered}
     if chain.dense.beside:
         models[f"{Path(chain.dense.beside).stem} (beside)"] = named_model(chain.dense.beside)
@@ -95,7 +84,7 @@ def test_pair(
     for name, model in models.items():
         points = card_of(model).thresholds
         point, shared = points["mitoses"], points_of(points)
-        peaks = replace(config.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
+        peaks = replace(test.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
         search = SplitSearch(chain.workspace / DETECTIONS, peaks, chain.device)
         marked = bench.marked(search.search(name, [model], chain.slides("test"), report))
         reached = point.value if point.value is not None else math.nan
@@ -134,12 +123,11 @@ def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
 )  # fmt: skip
 def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
     """Search the slides with every network, and choose its threshold on the validation slides."""
-    config = test
     benches = {
-        split: bench_of(chain.cohort, chain.reference, split, config.matching)
+        split: bench_of(chain.cohort, chain.reference, split, test.matching)
         for split in ("validation", "test")
     }
-    search = SplitSearch(chain.workspace / DETECTIONS, config.peaks, chain.device)
+    search = SplitSearch(chain.workspace / DETECTIONS, test.peaks, chain.device)
     networks = {
         name: tested_network(chain, name, names, benches, search, report)
         for name, names in answers(chain.config).items()

@@ -296,8 +296,8 @@ def truth_of(row: dict[Any, Any]) -> pd.DataFrame:
 
 
 def _check_files(cohort: pd.DataFrame, manifest: str | Path) -> None:
-    missing = [case for case, he in zip(cohort["case"], cohort["he"], strict=True) if not Path(he).is_file()]
-    if missing:
+    missing = cohort["case"][[not Path(he).is_file() for he in cohort["he"]]]
+    if len(missing):
         raise TableError(
             f"no H&E slide is there for {named(missing)}", path=manifest, next_step="check the column he"
         )

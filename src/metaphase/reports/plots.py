@@ -103,9 +103,9 @@ def confusion_plot(table: Integers) -> bytes:
     for (row, column), count in np.ndenumerate(table):
         colour = "white" if share[row, column] > 0.55 else INK
         axes.text(column, row, f"{count}\n{share[row, column]:.0%}", ha="center", va="center", color=colour)
-    names = [str(grade) for grade in range(1, len(table) + 1)]
-    axes.set_xticks(range(len(table)), names)
-    axes.set_yticks(range(len(table)), names)
+    ticks = range(len(table)), [str(grade) for grade in range(1, len(table) + 1)]
+    axes.set_xticks(*ticks)
+    axes.set_yticks(*ticks)
     axes.grid(False)
     return _png(figure)
 

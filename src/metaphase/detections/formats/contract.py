@@ -118,6 +118,11 @@ class Format:
     """Whether a file holds all columns, `counted` among them; in others a class tells what does not count."""
 
     @property
+    def endings(self) -> tuple[str, ...]:
+        """Those of files that are read."""
+        return (*self.suffixes, *self.packed)
+
+    @property
     def own_ending(self) -> str:
         """An ending that no other format has."""
         return f".{self.name}{self.suffixes[0]}"

@@ -132,11 +132,11 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
             for name, value in (metadata | measured).items()
             if name.strip().lower() not in (stated, *COLUMNS)
         }
-    stated_class = properties.get("classification")
-    if isinstance(stated_class, dict):
-        names = stated_class.get("names") or [stated_class.get("name")]
-        stated_class = ": ".join(str(name) for name in names if name)
-    label = str(stated_class or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
+    label = properties.get("classification")
+    if isinstance(label, dict):
+        names = label.get("names") or [label.get("name")]
+        label = ": ".join(str(name) for name in names if name)
+    label = str(label or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
     probability = stated_probability(lowered.get(stated or ""), path)
     return {"probability": probability, "label": label} | extra
 
