@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -66,7 +66,9 @@ class Crops(ABC):
     views: ClassVar[tuple[str, ...]]
     """Names of the pictures of an item."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, drawn: object) -> None:
+        self.version = blake2b(repr((SIDE_PX, drawn)).encode(), digest_size=6).hexdigest()
+        """Changes with all that changes pictures (`drawn`), so that browsers may keep them for long."""
         self._project = project
         self._slides = SlidePool(OPEN_SLIDES)
         self._jpeg = lru_cache(CACHED_CROPS)(self._cut)
@@ -90,11 +92,6 @@ class Crops(ABC):
         """Close the slides."""
         self._slides.close()
 
-    @property
-    @abstractmethod
-    def version(self) -> str:
-        """Changes with everything that changes pictures, so that browsers may keep them for long."""
-
     @abstractmethod
     def _cut(self, number: int, view: str) -> bytes:
         """The picture, as JPEG."""
@@ -117,13 +114,9 @@ class CropMaker(Crops):
 
     views = ("close", "context")
 
-    @cached_property
-    def version(self) -> str:
-        """Changes with items and scales."""
-        settings = self._project.settings
-        scales = (settings.close_um, settings.context_um, SIDE_PX, JPEG_QUALITY)
-        text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
-        return blake2b(text.encode(), digest_size=6).hexdigest()
+    def __init__(self, project: Project) -> None:
+        scales = (project.settings.close_um, project.settings.context_um, JPEG_QUALITY)
+        super().__init__(project, (scales, [(item.number, item.mpp) for item in project.items]))
 
     def _cut(self, number: int, view: str) -> bytes:
         item = self._project.by_number[number]
@@ -141,15 +134,9 @@ class ReviewCrops(Crops):
     views = ("he", "phh3")
 
     def __init__(self, review: Review) -> None:
-        super().__init__(review.project)
+        super().__init__(review.project, (CLOSE_UM, review.order))
         self._review = review
         self._transform = lru_cache(64)(load_transform)
-
-    @property
-    def version(self) -> str:
-        """Changes with the points."""
-        text = repr((SIDE_PX, CLOSE_UM, self._review.order))
-        return blake2b(text.encode(), digest_size=6).hexdigest()
 
     def _cut(self, number: int, view: str) -> bytes:
         row = self._review.by_number[number]
