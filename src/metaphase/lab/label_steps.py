@@ -51,8 +51,8 @@ from metaphase.labels.phh3.networks import (
     train_classifier,
 )
 from metaphase.learn.calibration import merge_project
+from metaphase.learn.chain import epochs_told
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model
-from metaphase.networks.training.loop import Update
 
 # ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
 #
@@ -231,16 +231,11 @@ def teach_phh3(
             source = named_model(bundled).with_suffix(suffix)
             write_bytes(model.with_suffix(suffix), source.read_bytes())
         return _classify(lab, name, model, {"bundled": bundled}, report)
-    epochs = learning.epochs
-
-    def show(update: Update) -> None:
-        report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
-
     report(f"{name}: cutting patches", 0, 1)
     rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
     result = train_classifier(
         name, rows, lab.network(name), learning, start=bundled if lab.settings.bundled_phh3 else "",
-        device=lab.device, watch=show,
+        device=lab.device, watch=epochs_told(report, name, learning.epochs),
     )  # fmt: skip
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
 

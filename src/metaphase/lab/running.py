@@ -100,8 +100,8 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
             show(lab, steps)
             return None
         step = steps[number]
-        with _Going(lab, steps, number, watch) as going:
-            if step.prepare is not None and step.prepare(going):
+        with _working_on(lab, steps, number, watch) as report:
+            if step.prepare is not None and step.prepare(report):
                 continue
             waiting = [page for page in step.pages if not page.enough]
             if waiting:
@@ -116,45 +116,44 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
                     next_step=f"{check}, and run it again",
                 )
             seen.add(key)
-            done = run_stages(stages, lab.root, report=going)
+            done = run_stages(stages, lab.root, report=report)
         if say is not None:
             say(done[-1], number + 1, len(steps))
 
 
-class _Going:
-    """A step that is worked on: tells its progress to whoever watches, to the page and to `metaphase lab`."""
+@contextmanager
+def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> Iterator[Report]:
+    """A report that tells the progress of a step to whoever watches, to the page and to `metaphase lab`."""
+    step, page = steps[number], page_content(lab, steps)
+    written_s = shown_s = -math.inf
 
-    def __init__(self, lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> None:
-        self._lab, self._step, self._watch = lab, steps[number], watch
-        self._number, self._steps, self._page = number, len(steps), page_content(lab, steps)
-        self._written = self._shown = -math.inf
-
-    def __enter__(self) -> _Going:
-        self(self._step.stage.about, 0, 1)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._lab.progress.unlink(missing_ok=True)
-        if kind is not None:
-            with suppress(MetaphaseError):
-                show(self._lab)
-
-    def __call__(self, what: str, done: float, total: float) -> None:
-        share = min(1.0, done / total) if total > 0 else 0.0
-        progress = StepProgress(self._step.name, self._number, self._steps, what, share)
-        if self._watch is not None:
-            self._watch(progress)
-        if time.monotonic() - self._written >= WRITTEN_EVERY_S:
-            self._written = time.monotonic()
-            write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
-        if time.monotonic() - self._shown >= SHOWN_EVERY_S:
-            self._shown = time.monotonic()
+    def report(what: str, done: float, total: float) -> None:
+        nonlocal written_s, shown_s
+        share, now_s = min(1.0, done / total) if total > 0 else 0.0, time.monotonic()
+        progress = StepProgress(step.name, number, len(steps), what, share)
+        if watch is not None:
+            watch(progress)
+        if now_s - written_s >= WRITTEN_EVERY_S:
+            written_s = now_s
+            write_text(lab.progress, json.dumps(asdict(progress)) + "\n")
+        if now_s - shown_s >= SHOWN_EVERY_S:
+            shown_s = now_s
             standing = [
-                replace(one, status="running", what=str(progress)) if one.step is self._step else one
-                for one in self._page["standing"]
+                replace(one, status="running", what=str(progress)) if one.step is step else one
+                for one in page["standing"]
             ]
-            content = self._page | {"standing": standing, "refresh_s": SHOWN_EVERY_S}
-            write_text(self._lab.page, render("lab.html", **content))
+            content = page | {"standing": standing, "refresh_s": SHOWN_EVERY_S}
+            write_text(lab.page, render("lab.html", **content))
+
+    try:
+        report(step.stage.about, 0, 1)
+        yield report
+    except BaseException:
+        lab.progress.unlink(missing_ok=True)
+        with suppress(MetaphaseError):
+            show(lab)
+        raise
+    lab.progress.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ are trained, and what decides each result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -76,6 +76,11 @@ def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers:
 
 def _find(mining: Mining, source: TrainingSlide) -> None:
     mining.candidates(source)
+
+
+def epochs_told(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
+    """What tells how far the training of a network is."""
+    return lambda update: report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
 
 
 # ---- what stages work on ----
@@ -238,12 +243,8 @@ class Chain:
         stores = self.stores("positives", "hard" if task.hard_set is not None else "easy")
         folder = self.model(task.name).parent
         config = training.of_task(task, stores, self.stores("validation"))
-
-        def show(update: Update) -> None:
-            done = update.epoch + update.step / update.steps
-            report(f"{task.name}  {update}", done, config.epochs)
-
-        result = train(config, folder, device=self.device, watch=show)
+        watch = epochs_told(report, task.name, config.epochs)
+        result = train(config, folder, device=self.device, watch=watch)
         (folder / STATE_FILE).unlink(missing_ok=True)
         network, card = load_model(result.model)
         return {

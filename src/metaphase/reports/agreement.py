@@ -91,9 +91,8 @@ def _tables(merged: Merged) -> tuple[TextTable, TextTable]:
         for row in merged.observers.to_dict("records")
     ]  # fmt: skip
     names = list(merged.sheet.columns)
-    pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
-    values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
-    kappas = dict(zip(map(frozenset, pairs), (kappa_text(*each) for each in values), strict=True))
+    pairs = merged.pairs[["observer", "other", "kappa", "low", "high"]].itertuples(index=False)
+    kappas = {frozenset((one, other)): kappa_text(*values) for one, other, *values in pairs}
     square = [
         (one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names
     ]
