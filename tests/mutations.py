@@ -46,8 +46,8 @@ detections/matching.py
 - TOUCHING = 1.5
 + TOUCHING = 1.2
 detections/matching.py
-- (pairs.truth, pairs.detection, pairs.distance, -prob
-+ (pairs.truth, pairs.detection, -pairs.distance, -prob
+- (pairs["j"], pairs["i"], pairs["v"], -prob
++ (pairs["j"], pairs["i"], -pairs["v"], -prob
 counting/hotspot.py
 - histogram[:, 0] = 0
 + histogram[:, 0] *= 1

@@ -245,7 +245,7 @@ def test_csv_in_the_standard_library(tmp_path: Path) -> None:
         (
             '<ASAP_Annotations><Annotations><Annotation Type="Dot"><Coordinates><Coordinate X="1"/>'
             "</Coordinates></Annotation></Annotations></ASAP_Annotations>",
-            "without X and Y",
+            "'Y'",
         ),
     ],
 )

@@ -121,4 +121,4 @@ def test_the_radius_itself_belongs_to_the_match() -> None:
     one = np.array([[0.0, 0.0]])
     assert match(one, np.ones(1), np.array([[7.5, 0.0]]), 7.5).tolist() == [0]
     assert match(one, np.ones(1), np.array([[7.5001, 0.0]]), 7.5).tolist() == [NOBODY]
-    assert len(pairs_within(np.zeros((0, 2)), one, 1.0).detection) == 0
+    assert len(pairs_within(np.zeros((0, 2)), one, 1.0)) == 0

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.files import held
 from metaphase.base.provenance import Ingredients
-from metaphase.base.stages import Facts, Report, Stage, run_stages
+from metaphase.base.stages import Facts, Report, Stage, StageState, run_stages
 from metaphase.cli.console import step_bar
 from metaphase.cli.lab import _shower, _tell_step
 from metaphase.cli.lab import lab as commands
@@ -39,12 +39,11 @@ from metaphase.lab.pairing import (
     stated_facts,
 )
 from metaphase.lab.parts import Asked, Reporting, Step, StepProgress, asked_round, say_enough
-from metaphase.lab.running import alone, begin, go_on, lab_page, last_words, standings, steps_of
+from metaphase.lab.running import Standing, alone, begin, go_on, last_words, page_content, standings, steps_of
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
-from metaphase.reports.run import LabPage, LabRow
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from tests.labels.observers.projects import write_project
@@ -249,9 +248,12 @@ class Nothing(Ingredients, stage="nothing"):
 
 def one_step(lab: Lab, monkeypatch: pytest.MonkeyPatch, work: Callable[[Report], Facts]) -> None:
     step = Step(Stage("only", "the only step", (), ("made.txt",), work, Nothing()))
-    page = LabPage("here", "", [LabRow("only", "", "next", "", "")], {}, 1, [], [], [], [], [])
+    standing = Standing(step, "next", "", StageState(step.stage, "waiting"))
+    content = dict.fromkeys(("notes", "centres", "rounds", "model", "warnings"), ())
+    content |= {"name": "here", "command": "", "standing": [standing], "splits": {}, "patients": 1}
+    content |= {"root": lab.root, "pictures": {}, "refresh_s": 0}
     monkeypatch.setattr(running, "steps_of", lambda _lab: [step])
-    monkeypatch.setattr(running, "lab_page", lambda _lab, _steps=None: page)
+    monkeypatch.setattr(running, "page_content", lambda _lab, _steps=None: content)
 
 
 def test_answers_are_read_once_for_each_step_that_is_done(
@@ -425,7 +427,7 @@ def test_from_a_folder_to_a_detector(slides: Path, cohort: Path, tmp_path: Path)
     assert changed["cnn2"].status == "done"
     assert changed["detector"].status == "out of date"
     assert "student_steps" in changed["detector"].what
-    assert lab_page(Lab(lab.root)).command == "metaphase lab next"
+    assert page_content(Lab(lab.root))["command"] == "metaphase lab next"
     assert replace(changed["detector"].state).status == "waiting"
 
 

@@ -112,8 +112,8 @@ def test_a_run_ends_with_a_pair_its_card_and_its_test(finished: Path) -> None:
     assert load_detector([model]).points.mitoses.delta == card.thresholds["mitoses"].delta
     assert list(read_results(chain.workspace)["networks"]) == ["tiny"]
     page = run_report(chain, stage_states(run_table(chain), chain.workspace))
-    assert page.headline[0][0] == "tiny"
-    assert page.tables[-1].headings[0] == "images left out"
+    assert page["headline"][0][0] == "tiny"
+    assert page["tables"][-1].headings[0] == "images left out"
 
 
 def test_a_changed_setting_makes_again_what_depends_on_it(finished: Path) -> None:

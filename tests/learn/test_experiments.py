@@ -23,10 +23,10 @@ from metaphase.learn.experiments import (
     colour_table,
     easy_networks,
     experiments,
-    experiments_report,
     markdown,
     questions,
     summarise,
+    tables_of,
     unsoftened,
 )
 from tests.learn.run_samples import finished_workspace, tiny_config
@@ -94,7 +94,7 @@ def test_tables_show_what_is_there() -> None:
     measured |= {f"cnn4-{seed}": result(rng, 0.8) for seed in (1, 2, 3)} | {"cnn3": result(rng, 0.5)}
     later = summarise(PAPER, measured, LABORATORIES)
     assert [row.experiment.number for row in later.rows] == [1, 3]
-    mining = next(part for part in later.contributions if part.part == "mining")
+    mining = next(part for part in later.contributions if part.question.part == "mining")
     assert mining.difference.value == pytest.approx(mining.f1_with - mining.f1_without)
     assert mining.difference.low < mining.difference.value < mining.difference.high
     assert mining.difference.low > 0
@@ -111,7 +111,7 @@ def test_networks_that_hardly_learnt_are_compared_with_a_warning() -> None:
     (warning,) = summary.warnings
     assert "each network saw 6,000 patches" in warning.text
     assert str(warning) in markdown(summary)
-    assert str(warning) in experiments_report(summary, measured, ()).tables[0].caption
+    assert str(warning) in tables_of(summary)[0].caption
     for name in ("paper", "experiments", "icpr"):
         assert summarise(read_run_config(config_files()[name]), {}, {}).warnings == ()
 

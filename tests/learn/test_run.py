@@ -181,7 +181,7 @@ def test_slides_rendered_in_several_processes_are_the_same(tmp_path: Path) -> No
 def test_example_patches_are_sorted_by_the_ensemble(workspace: Path) -> None:
     groups = {
         group.title: np.array([float(caption.split()[0]) for caption in group.captions])
-        for group in example_groups(chain_in(workspace).hard_stores())
+        for group in example_groups(chain_in(workspace).stores("positives", "hard"))
     }
     assert (np.diff(groups["Easiest mitoses"]) <= 0).all()
     assert (np.diff(groups["Suspects: no mitoses?"]) >= 0).all()

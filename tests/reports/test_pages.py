@@ -6,9 +6,11 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -18,8 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import ResultWarning
+from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Stage, StageState
 from metaphase.evaluation.metrics import Estimate
-from metaphase.labels.observers.consensus import merge_answers
+from metaphase.evaluation.operating_points import GRID
+from metaphase.lab.parts import Asked, Step
+from metaphase.lab.running import Standing
+from metaphase.labels.observers.consensus import CurvePoint, LearningCurve, merge_answers
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.reports import evaluation
 from metaphase.reports.agreement import write_agreement_page
@@ -27,6 +34,7 @@ from metaphase.reports.pages import (
     DASH,
     TextTable,
     count_text,
+    data_uri,
     duration,
     measure,
     number,
@@ -34,19 +42,8 @@ from metaphase.reports.pages import (
     probability_text,
     render,
 )
-from metaphase.reports.plots import Line
-from metaphase.reports.run import (
-    Examples,
-    ExperimentsReport,
-    LabPage,
-    LabRow,
-    Round,
-    RunReport,
-    StageRow,
-    run_page,
-    write_experiments_page,
-    write_lab_page,
-)
+from metaphase.reports.plots import Line, label_curve_plot
+from metaphase.reports.run import Examples, write_experiments_page, write_run_page
 from metaphase.reports.slide import slide_page
 from tests.labels.observers.projects import write_project
 from tests.reports.slide_report_samples import Page, noisy_slide, random_points, result_for
@@ -56,10 +53,23 @@ HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>&amp; {{ 7*
 PARTS = {"base.html", "tables.html", "notebook.html"}
 """Templates that no page is made of alone; a notebook's is tried with `_repr_html_`."""
 ODD = ResultWarning(HOSTILE, HOSTILE, HOSTILE)
-STAGES = (StageRow("simulate", HOSTILE, "kept", 3.0, {HOSTILE: 1234}), StageRow("test", "", "waiting", None))
+
+
+@dataclass(frozen=True)
+class Nothing(Ingredients, stage="nothing"):
+    """Decides nothing."""
+
+
+def named_stage(name: str, about: str) -> Stage:
+    return Stage(name, about, (), (), lambda _report: {}, Nothing())
+
+
+STAGES = (
+    StageState(named_stage("simulate", HOSTILE), "kept", 3.0, {HOSTILE: 1234}),
+    StageState(named_stage("test", ""), "waiting"),
+)
 TABLES = (TextTable(HOSTILE, ("network", HOSTILE), ((HOSTILE, "0.9"),), HOSTILE),)
-PANELS = {"Held out": [Line("cnn3", [[0.1, 0.5, 0.2]], [0.5])]}
-GRID = [0.1, 0.5, 0.9]
+PANELS = {"Held out": [Line("cnn3", [np.linspace(0, 1, len(GRID)).tolist()], [0.5])]}
 SCRIPTS = {"slide": [None], "cohort": ["index.js", None]}
 
 
@@ -73,15 +83,18 @@ def cohort(folder: Path) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
-def run(_folder: Path) -> str:
+def run(folder: Path) -> str:
     history = pd.DataFrame({"epoch": [1, 2], "loss": [0.5, 0.4], "f1": [0.6, 0.5]})
     examples = Examples("Hardest", HOSTILE, np.zeros((2, 16, 16, 3), np.uint8), (HOSTILE, "0.5"))
-    headline = [("cnn3", "0.9")]
-    return run_page(RunReport(HOSTILE, STAGES, headline, TABLES, PANELS, GRID, {"cnn3": history}, [examples]))
+    page = write_run_page(
+        folder / "run.html", name=HOSTILE, states=STAGES, headline=[("cnn3", "0.9")], tables=TABLES,
+        panels=PANELS, histories={"cnn3": history}, examples=[examples],
+    )  # fmt: skip
+    return page.read_text(encoding="utf-8")
 
 
 def experiments(folder: Path) -> str:
-    page = write_experiments_page(folder, ExperimentsReport(STAGES, TABLES, PANELS, GRID))
+    page = write_experiments_page(folder, STAGES, TABLES, PANELS)
     return page.read_text(encoding="utf-8")
 
 
@@ -102,16 +115,25 @@ def agreement(folder: Path) -> str:
     return (folder / "agreement.html").read_text(encoding="utf-8")
 
 
-def laboratory(folder: Path) -> str:
-    rounds = [
-        Round(HOSTILE, 3, 2, 1, [(10, 0.5, 0.4, 0.6), (20, 0.6, 0.5, 0.7)]),
-        Round("review", 5, 0, 0, []),
-    ]
-    rows = [LabRow("round 1", HOSTILE, "waiting for a person", "about 3 min", HOSTILE)]
-    page = LabPage(
-        HOSTILE, HOSTILE, rows, {"train": 1}, 1, [HOSTILE], [(HOSTILE, HOSTILE)], rounds, [HOSTILE], [HOSTILE]
+def lab_page(root: Path, row: Standing, rounds: Sequence[Asked] = (), **content: Any) -> str:
+    pictures = {one.what: data_uri("image/png", label_curve_plot(one.curve)) for one in rounds if one.curve}
+    nothing: dict[str, Any] = {"notes": [], "centres": [], "model": [], "warnings": [], "command": ""}
+    nothing |= {"name": "here", "patients": 1, "splits": {"train": 1}, "refresh_s": 0}
+    return render(
+        "lab.html", root=root, standing=[row], rounds=rounds, pictures=pictures, **(nothing | content)
     )
-    return write_lab_page(folder / "index.html", page).read_text(encoding="utf-8")
+
+
+def laboratory(folder: Path) -> str:
+    points = (CurvePoint(10, 0.5, 0.4, 0.6), CurvePoint(20, 0.6, 0.5, 0.7))
+    first = Asked(HOSTILE, "label", folder, 3, 2, pd.DataFrame(), 1, lambda: LearningCurve(points))
+    second = Asked("review", "review", folder, 5, 0, pd.DataFrame())
+    stage = named_stage("round 1", HOSTILE)
+    row = Standing(Step(stage), "waiting for a person", HOSTILE, StageState(stage, "waiting"))
+    return lab_page(
+        folder, row, [first, second], name=HOSTILE, command=HOSTILE, centres=[HOSTILE],
+        notes=[(HOSTILE, HOSTILE)], model=[HOSTILE], warnings=[HOSTILE],
+    )  # fmt: skip
 
 
 PAGES: dict[str, Callable[[Path], str]] = {
@@ -159,9 +181,13 @@ def test_a_page_asks_nothing_of_a_network_and_runs_nothing_it_was_told(tmp_path:
 
 
 def test_the_laboratorys_page_links_to_what_was_made_and_shows_itself_anew(tmp_path: Path) -> None:
-    row = LabRow("model", "the model", "running", "about 3 min left", "", ["model/our lab.json", "site.json"])
-    page = LabPage("here", "", [row], {"train": 1}, 1, [], [], [], [], [], refresh_s=20)
-    shown = Page(write_lab_page(tmp_path / "index.html", page).read_text(encoding="utf-8"))
+    (tmp_path / "model").mkdir()
+    for name in ("model/our lab.json", "site.json"):
+        (tmp_path / name).touch()
+    stage = replace(named_stage("model", "the model"), writes=("site.json", "not made.json"))
+    step = Step(stage, shows=("model/our lab.json",))
+    row = Standing(step, "running", "about 3 min left", StageState(stage, "running"))
+    shown = Page(lab_page(tmp_path, row, refresh_s=20))
     assert [link["href"] for link in shown.of("a")] == ["model/our%20lab.json", "site.json"]
     (refresh,) = shown.of("meta", **{"http-equiv": "refresh"})
     assert refresh["content"] == "20"

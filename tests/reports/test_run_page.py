@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from metaphase.base.stages import stage_states
+from metaphase.evaluation.operating_points import GRID
 from metaphase.learn.chain import Chain
 from metaphase.learn.experiments import summarise, write_results
 from metaphase.learn.run import run_table
@@ -27,7 +28,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def page_of(workspace: Path) -> str:
     chain = Chain(tiny_config(), workspace, "cpu")
     report = run_report(chain, stage_states(run_table(chain), workspace))
-    path = write_run_page(workspace / "index.html", report)
+    path = write_run_page(workspace / "index.html", **report)
     return path.read_text(encoding="utf-8")
 
 
@@ -103,8 +104,8 @@ def test_experiments_without_any_result_have_a_page(tmp_path: Path) -> None:
 
 
 def test_curves_without_any_detection_can_be_drawn() -> None:
-    lines = {"a": [Line("none", [[float("nan")] * 3], [0.5])], "b": []}
-    assert network_f1_plot(lines, [0.1, 0.5, 0.9]).startswith(PNG)
+    lines = {"a": [Line("none", [[float("nan")] * len(GRID)], [0.5])], "b": []}
+    assert network_f1_plot(lines).startswith(PNG)
 
 
 @pytest.mark.parametrize(

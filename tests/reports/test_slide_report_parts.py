@@ -101,11 +101,11 @@ def test_crops_are_centred_on_their_detection(mpp: float) -> None:
     x, y, radius = 411, 388, round(3 / mpp)
     slide._pixels[y - radius : y + radius, x - radius : x + radius] = 20
     points = shown_points(result_for(slide, pd.DataFrame({"x": [x], "y": [y], "probability": [0.95]})))
-    (group,) = gallery_of(slide, points, Frame(slide.bounds), None)
-    dark = np.argwhere(pixels_of(group.crops[0].image).mean(axis=2) < 120)
+    ((_, (crop,), _),) = gallery_of(slide, points, Frame(slide.bounds), None)
+    dark = np.argwhere(pixels_of(crop.image).mean(axis=2) < 120)
     assert np.allclose(dark.mean(axis=0) + 0.5, 128, atol=1)
     assert np.ptp(dark, axis=0) == pytest.approx([23, 23], abs=2)  # 6 um at 0.25 um/px
-    assert group.crops[0].overview == pytest.approx((x * 1.0, y * 1.0))
+    assert tuple(crop.overview) == pytest.approx((x * 1.0, y * 1.0))
 
 
 def test_dots_lie_where_the_detections_are() -> None:
@@ -159,7 +159,7 @@ def test_the_closeup_marks_the_mitoses_of_the_hotspot() -> None:
     hotspot = result.score.hotspot
     inside = np.hypot(usable.x - hotspot.x, usable.y - hotspot.y) <= hotspot.radius_px
     assert (inside & usable.counted).sum() == hotspot.count == usable.in_hotspot.sum()
-    marked = {number - 1 for number, _, _ in closeup.rings}
+    marked = {number - 1 for number, _, _ in closeup["rings"]}
     assert set(np.flatnonzero(usable.in_hotspot)) <= marked
     assert all(usable.counted[index] for index in marked)
 

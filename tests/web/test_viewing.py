@@ -128,7 +128,7 @@ def test_tiles_are_the_slide_at_every_level_without_seams(
         assert client.get(f"{view['tiles']}/{address}").status_code in (404, 422)
     tiles = TileMaker()
     assert tiles.make(slides[0], 5000, 0, 0) is tiles.make(slides[0], 0, int(huge), 0) is None
-    assert client.get(f"/tile/{slides[0].key}/older/0/0_0.jpg").status_code == 404
+    assert client.get(f"/tile/{slides[0].key}/slide/older/0/0_0.jpg").status_code == 404
 
 
 def layer_at(client: Client, view: dict[str, Any], layer: dict[str, Any], level: int) -> Any:
@@ -163,7 +163,7 @@ def test_layers_lie_where_the_slide_is(results: Path, slide_file: Path, tiles: T
             assert (alpha > 100).all()
             assert np.median(away) == 0
         for wrong in ("none/0/0/0_0.jpg", f"phh3/{'0' * 16}/0/0_0.jpg"):
-            assert client.get(f"/layer/{slides[0].key}/{wrong}").status_code == 404
+            assert client.get(f"/tile/{slides[0].key}/{wrong}").status_code == 404
         address = view["layers"][0]["tiles"]
         assert client.get(f"{address}/0/99_0.jpg").status_code == 404
         assert client.get(f"{address}/0/0_0.png").status_code == 404
@@ -206,7 +206,7 @@ def test_tiles_are_kept_within_bounds(slides: list[ViewedSlide], tiles: TileMake
 def test_a_tile_that_the_browser_gave_up_is_not_made(slides: list[ViewedSlide], tiles: TileMaker) -> None:
     access = Access()
     app = Guard(viewing_app(slides, tiles), access)
-    path = f"/tile/{slides[0].key}/{slides[0].version}/0/0_0.jpg"
+    path = f"/tile/{slides[0].key}/slide/{slides[0].layers['slide'].version}/0/0_0.jpg"
     scope = {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"",
         "headers": [(b"host", b"127.0.0.1"), (b"authorization", f"Bearer {access.token}".encode())],
@@ -395,7 +395,7 @@ def test_who_is_let_in(slides: list[ViewedSlide], tiles: TileMaker) -> None:
         assert foreign.get("/").status_code == 421
     access = Access("a-token-of-some-length", loopback_only=False)
     with Client(Guard(viewing_app(slides, tiles), access), "http://slides.example") as distant:
-        tile = f"/tile/{slides[0].key}/{slides[0].version}/0/0_0.jpg"
+        tile = f"/tile/{slides[0].key}/slide/{slides[0].layers['slide'].version}/0/0_0.jpg"
         assert distant.get(tile).status_code == 403
         distant.get("/?token=a-token-of-some-length")
         assert distant.get(tile).status_code == 200

@@ -265,7 +265,7 @@ def test_phh3_over_and_beside_and_the_probability_map(tab: Tab, tmp_path: Path) 
         plain = settled(page)
         page.click("#layer-phh3 [value=over]")
         assert settled(page) != plain
-        assert any(one.startswith("/layer/") and "/phh3/" in one for one in asked)
+        assert any(one.startswith("/tile/") and "/phh3/" in one for one in asked)
         page.fill("#layer-phh3 [type=range]", "0")
         assert settled(page) == plain
         page.keyboard.press("7")

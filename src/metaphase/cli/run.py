@@ -75,7 +75,7 @@ def run(
         states = stage_states(run_table(chain), workspace)
     else:
         states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch, at_once=at_once))
-        write_run_page(workspace / "index.html", run_report(chain, states))
+        write_run_page(workspace / "index.html", **run_report(chain, states))
     if as_json:
         console.print_json([plain(state) for state in states])
         return
@@ -181,8 +181,8 @@ def experiments(
     from metaphase.learn.config import read_run_config
     from metaphase.learn.experiments import (
         Experiments,
-        brief_cells,
-        contribution_cells,
+        brief_table,
+        contribution_table,
         run_and_write,
         summarise_job,
     )
@@ -200,9 +200,9 @@ def experiments(
         console.print_json([plain(state) for state in states])
         return
     console.stdout.print(stage_table(states, explained=status))
-    for headings, rows in (brief_cells(summary), contribution_cells(summary)):
-        table = console.plain_table(*headings)
-        for row in rows:
+    for shown in (brief_table(summary), contribution_table(summary)):
+        table = console.plain_table(*shown.headings)
+        for row in shown.rows:
             table.add_row(*map(escape, row))
         console.stdout.print(table)
     for warning in summary.warnings:

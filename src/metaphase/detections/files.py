@@ -108,7 +108,7 @@ def detection_files(path: Path) -> list[Path]:
     tables = [table for one in result_folders(path) if (table := one / DETECTIONS).is_file()]
     if tables:
         return tables
-    endings = {ending for known in known_formats().values() for ending in (*known.suffixes, *known.packed)}
+    endings = {ending for known in known_formats().values() for ending in known.endings}
     files = sorted(
         file
         for file in path.iterdir()  # among which may be other archives and other DICOM objects
@@ -124,11 +124,11 @@ def detection_files(path: Path) -> list[Path]:
 def format_of(path: Path) -> Format:
     """The format of a file, by its ending and, where several share that, by what it holds."""
     ending, formats = _ending(path), list(known_formats().values())
-    candidates = [known for known in formats if ending in (*known.suffixes, *known.packed)]
+    candidates = [known for known in formats if ending in known.endings]
     if ending == ".json":
         content = load_json(path)
         candidates = [known for known in formats if known.holds(content)]
-    elif len(candidates) > 1:
+    elif len(candidates) > 1:  # those that know their files come first
         silent = [known for known in candidates if known.recognises is None]
         candidates = [known for known in candidates if known.recognises and known.recognises(path)] + silent
     if not candidates:
@@ -156,9 +156,8 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
             seen[slide] = part.source
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
-    return DetectionSet(
-        table, tuple(seen), str(source), tuple(one for part in parts for one in part.warnings)
-    )
+    warnings = tuple(one for part in parts for one in part.warnings)
+    return DetectionSet(table, tuple(seen), str(source), warnings)
 
 
 # ---- write detections in any of the formats people use ----
@@ -195,16 +194,7 @@ def write_detections(
             )
         chosen.write(detections, path, context)
         return [path]
-    seen: dict[str, str] = {}
-    for slide in detections.slides:  # on many systems, case, and how accents are coded, make no other file
-        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
-        if key in seen:
-            raise OutputError(
-                f"the files of slides {seen[key]} and {slide} may have the same name",
-                path=path,
-                next_step="write one csv or parquet file for all slides",
-            )
-        seen[key] = slide
+    _refuse_alike(detections.slides, path)
     table, written = detections.table, []
     parts = dict(iter(table.groupby("slide", sort=False)))
     for slide in detections.slides:
@@ -215,26 +205,37 @@ def write_detections(
     return written
 
 
+def _refuse_alike(slides: Sequence[str], path: Path) -> None:
+    """Refuse names that many systems take for one: case, and how accents are coded, tell no files apart."""
+    seen: dict[str, str] = {}
+    for slide in slides:
+        key = unicodedata.normalize("NFC", unicodedata.normalize("NFC", slide).casefold())
+        if seen.setdefault(key, slide) != slide:
+            raise OutputError(
+                f"the files of slides {seen[key]} and {slide} may have the same name",
+                path=path,
+                next_step="write one csv or parquet file for all slides",
+            )
+
+
 def format_for(path: Path, name: str | None = None) -> Format:
     """The format of a file or folder to be written, by its name or else by the suffix of `path`."""
-    suffix, formats = path.suffix.lower(), known_formats().values()
-    fitting = [known for known in formats if path.name.lower().endswith(known.own_ending)]
-    fitting = fitting or [known for known in formats if suffix in known.suffixes]
+    suffix, formats = path.suffix.lower(), known_formats()
+    every = ", ".join(sorted(formats))
+    fitting = [known for known in formats.values() if path.name.lower().endswith(known.own_ending)]
+    fitting = fitting or [known for known in formats.values() if suffix in known.suffixes]
     if name is None:
         fitting = [known for known in fitting if known.name in OWN] or fitting
         if len(fitting) == 1:
             return fitting[0]
-        names = ", ".join(known.name for known in fitting) or ", ".join(sorted(known_formats()))
         raise UsageError(
             "its name fits several formats" if fitting else "its name does not say the format",
             path=path,
-            next_step=f"give --to with one of {names}",
+            next_step=f"give --to with one of {', '.join(known.name for known in fitting) or every}",
         )
-    chosen = known_formats().get(name.lower())
+    chosen = formats.get(name.lower())
     if chosen is None:
-        raise UsageError(
-            f"there is no format {name!r}", next_step=f"choose one of {', '.join(sorted(known_formats()))}"
-        )
+        raise UsageError(f"there is no format {name!r}", next_step=f"choose one of {every}")
     if fitting and chosen not in fitting:
         raise UsageError(
             f"files of the format {chosen.name} do not end in {suffix}",
@@ -284,25 +285,8 @@ def convert_detections(
             f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
         )
     format_for(Path(output), format)
-    stated: dict[str, float] = {}
-    sizes: dict[str, tuple[int, int]] = {}
-    sources: dict[str, Path] = {}
-    table = pd.DataFrame(columns=["case", "he"]) if manifest is None else read_manifest(manifest)
-    known = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
-    for name, rows in rows_by_name(table).items():
-        if len(rows) == 1:  # a name that means one slide
-            own, width, height = known[rows[0]].tolist()
-            stated |= {name: own} if own > 0 else {}
-            sizes |= {name: (int(width), int(height))} if width > 0 and height > 0 else {}
-            file = table["he"].iloc[rows[0]]
-            sources |= {name: Path(file)} if file else {}
-    for folder in (one for path in inputs for one in result_folders(path)):
-        summary = read_json(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again")
-        with parsing(folder / SUMMARY, "is not a summary", next_step="run metaphase detect again"):
-            stated.setdefault(str(summary["name"]), float(summary["mpp"]))
-            sizes.setdefault(str(summary["name"]), (int(summary["width"]), int(summary["height"])))
-            sources.setdefault(str(summary["name"]), Path(summary["slide"]))
-    resolution: Resolution = mpp if mpp is not None else stated
+    known = _known_slides(inputs, manifest)
+    resolution, sources = known.mpp if mpp is None else mpp, known.sources
     found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
     if threshold is not None:
         found = found.at_least(threshold)
@@ -316,8 +300,38 @@ def convert_detections(
                 next_step="name the slides' files in the column he of a manifest",
             )
         sources = {found.slides[0]: Path(slide)}
-    files = write_detections(found, output, format, mpp=resolution, sizes=sizes, sources=sources)
+    files = write_detections(found, output, format, mpp=resolution, sizes=known.sizes, sources=sources)
     return Conversion(found, tuple(files), found.warnings)
+
+
+def _known_slides(inputs: Sequence[str | Path], manifest: str | Path | None) -> WriteContext:
+    """What a manifest says of slides, by each name that means one, else results of `metaphase detect`."""
+    resolutions: dict[str, float] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    sources: dict[str, Path] = {}
+
+    def keep(name: str, numbers: Sequence[float], file: str) -> None:
+        mpp, width, height = numbers
+        if mpp > 0:
+            resolutions.setdefault(name, mpp)
+        if width > 0 and height > 0:
+            sizes.setdefault(name, (int(width), int(height)))
+        if file:
+            sources.setdefault(name, Path(file))
+
+    if manifest is not None:
+        table = read_manifest(manifest)
+        numbers = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
+        for name, rows in rows_by_name(table).items():
+            if len(rows) == 1:
+                keep(name, numbers[rows[0]].tolist(), table["he"].iloc[rows[0]])
+    again = "run metaphase detect again"
+    for file in (folder / SUMMARY for path in inputs for folder in result_folders(path)):
+        summary = read_json(file, "is not a summary", next_step=again)
+        with parsing(file, "is not a summary", next_step=again):
+            stated = [float(summary[name]) for name in ("mpp", "width", "height")]
+            keep(str(summary["name"]), stated, summary["slide"])
+    return WriteContext(resolutions, sizes, sources)
 
 
 def _suppressed(

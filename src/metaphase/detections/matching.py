@@ -4,16 +4,15 @@ Both methods mark each detection as matched or not such that, for *every* thresh
 detections at or above it is the number of matches among those detections alone. One pass serves all:
 
 * greedy: detections in order of falling probability take the nearest free truth, for good;
-* optimal: detections join in the same order, and one counts when it makes a larger matching possible. The
-  sets that can be matched form a matroid, hence the count is the largest possible at each threshold.
+* optimal: the sets of detections that can be matched form a matroid, hence the one of most weight, whatever
+  the weights that fall in the same order, is the largest possible at each threshold. Of its matchings, that
+  of least total distance is taken.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,22 +27,14 @@ Method = Literal["greedy", "optimal"]
 NOBODY = -1
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """All (detection, truth) pairs within the radius, as three parallel arrays."""
-
-    detection: Integers
-    truth: Integers
-    distance: npt.NDArray[np.float64]
-
-    def chosen(self, which: npt.NDArray[np.bool_] | Integers) -> Pairs:
-        """The pairs at `which`."""
-        return Pairs(self.detection[which], self.truth[which], self.distance[which])
+Pairs = npt.NDArray[Any]
+"""All (detection, truth) pairs within the radius, as rows of detection `i`, truth `j` and distance `v`."""
+NO_PAIRS = np.zeros(0, [("i", np.int64), ("j", np.int64), ("v", np.float64)])
 
 
 def match(
     detections: Points,
-    probability: npt.NDArray[np.float64],
+    probability: Floats,
     truths: Points,
     radius: float,
     method: Method = "greedy",
@@ -52,88 +43,55 @@ def match(
     pairs = pairs_within(detections, truths, radius)
     if method == "greedy":
         return _greedy(pairs, probability, len(truths))
-    counted = np.zeros(len(probability), bool)
-    counted[list(_largest_matching(pairs, probability))] = True
-    return _least_distance(pairs.chosen(counted[pairs.detection]), len(probability), len(truths))
+    order = np.argsort(-probability, kind="stable")
+    weight = np.empty(len(order))
+    weight[order] = np.arange(len(order), 0, -1)
+    counted = _assigned(pairs, -weight[pairs["i"]], len(probability)) != NOBODY
+    pairs = pairs[counted[pairs["i"]]]
+    return _assigned(pairs, pairs["v"], len(probability))
 
 
 def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     """Every detection and truth at most `radius` apart."""
     if not len(detections) or not len(truths):
-        return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    found = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
-    return Pairs(found["i"].astype(np.int64), found["j"].astype(np.int64), found["v"].astype(np.float64))
+        return NO_PAIRS
+    found: Pairs = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
+    return found
 
 
-def _greedy(pairs: Pairs, probability: npt.NDArray[np.float64], truth_count: int) -> Integers:
+def _greedy(pairs: Pairs, probability: Floats, truth_count: int) -> Integers:
     """Equal probabilities are settled by distance, so that the order of rows does not matter."""
     matched = np.full(len(probability), NOBODY, np.int64)
     free = [True] * truth_count
-    order = np.lexsort((pairs.truth, pairs.detection, pairs.distance, -probability[pairs.detection]))
-    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
+    order = np.lexsort((pairs["j"], pairs["i"], pairs["v"], -probability[pairs["i"]]))
+    for detection, truth in zip(pairs["i"][order].tolist(), pairs["j"][order].tolist(), strict=True):
         if free[truth] and matched[detection] == NOBODY:
             matched[detection] = truth
             free[truth] = False
     return matched
 
 
-def _largest_matching(pairs: Pairs, probability: npt.NDArray[np.float64]) -> dict[int, int]:
-    """The truth of each detection that counts, after adding detections one by one along augmenting paths."""
-    order = np.lexsort((pairs.truth, pairs.distance, pairs.detection, -probability[pairs.detection]))
-    neighbours: dict[int, list[int]] = {}
-    for detection, truth in zip(pairs.detection[order].tolist(), pairs.truth[order].tolist(), strict=True):
-        neighbours.setdefault(detection, []).append(truth)
-    truth_of: dict[int, int] = {}
-    holder_of: dict[int, int] = {}
-    for detection in neighbours:
-        _augment(detection, neighbours, truth_of, holder_of)
-    return truth_of
+def _assigned(pairs: Pairs, cost: Floats, detection_count: int) -> Integers:
+    """The truth of each detection, or -1: as many pairs as possible, of these the ones of least total cost.
 
-
-def _augment(
-    start: int, neighbours: dict[int, list[int]], truth_of: dict[int, int], holder_of: dict[int, int]
-) -> None:
-    """Give `start` a truth if moving earlier detections to other truths frees one (breadth first)."""
-    reached_from: dict[int, int] = {}
-    queue = deque([start])
-    while queue:
-        detection = queue.popleft()
-        for truth in neighbours[detection]:
-            if truth in reached_from:
-                continue
-            reached_from[truth] = detection
-            if truth in holder_of:
-                queue.append(holder_of[truth])
-                continue
-            detection = NOBODY
-            while detection != start:  # back from the free truth, each detection takes the next one
-                detection = reached_from[truth]
-                left_behind = truth_of.get(detection, NOBODY)
-                truth_of[detection], holder_of[truth] = truth, detection
-                truth = left_behind
-            return
-
-
-def _least_distance(pairs: Pairs, detection_count: int, truth_count: int) -> Integers:
-    """Assign all detections in `pairs`, each component of the graph by itself, at least total distance."""
+    Each component of the graph is done by itself.
+    """
     matched = np.full(detection_count, NOBODY, np.int64)
-    if not len(pairs.detection):
+    if not len(pairs):
         return matched
-    size = detection_count + truth_count
-    graph = coo_array(
-        (np.ones(len(pairs.detection)), (pairs.detection, detection_count + pairs.truth)), (size, size)
-    )
-    component = connected_components(graph, directed=False)[1][pairs.detection]
+    size = detection_count + int(pairs["j"].max()) + 1
+    graph = coo_array((np.ones(len(pairs)), (pairs["i"], detection_count + pairs["j"])), (size, size))
+    component = connected_components(graph, directed=False)[1][pairs["i"]]
     order = np.argsort(component, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-        here = pairs.chosen(part)
-        rows, row = np.unique(here.detection, return_inverse=True)
-        columns, column = np.unique(here.truth, return_inverse=True)
-        forbidden = 1.0 + 2 * (here.distance.max() + 1) * len(rows)
-        cost = np.full((len(rows), len(columns)), forbidden)
-        cost[row, column] = here.distance
-        chosen_rows, chosen_columns = linear_sum_assignment(cost)
-        matched[rows[chosen_rows]] = columns[chosen_columns]
+        rows, row = np.unique(pairs["i"][part], return_inverse=True)
+        columns, column = np.unique(pairs["j"][part], return_inverse=True)
+        forbidden = 1.0 + 2 * (np.abs(cost[part]).max() + 1) * len(rows)
+        table = np.full((len(rows), len(columns)), forbidden)
+        table[row, column] = cost[part]
+        chosen = linear_sum_assignment(table)
+        real = table[chosen] < forbidden
+        matched[rows[chosen[0][real]]] = columns[chosen[1][real]]
     return matched
 
 

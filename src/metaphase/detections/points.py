@@ -84,9 +84,9 @@ class OperatingPoint(BaseModel):
     @property
     def numbers(self) -> dict[str, float]:
         """What it sets, by name."""
-        names = ("delta", "suppress_um", "smooth_um", "theta1", "theta2")
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
+        return self.model_dump(
+            include={"delta", "suppress_um", "smooth_um", "theta1", "theta2"}, exclude_none=True
+        )
 
 
 def named_points(thresholds: Any) -> Any:
@@ -240,13 +240,10 @@ def _completed(
     stated = tuned or other
     if stated is None:
         return untuned
-    shared = {name: getattr(point, name) for point in (other, tuned) if point for name in SHARED_BY_POINTS
-              if getattr(point, name) is not None}  # fmt: skip
-    values: dict[str, Any] = (
-        dict(untuned)
-        | shared
-        | {name: value for name, value in dict(stated).items() if value is not None and name != "name"}
-    )
+    values: dict[str, Any] = dict(untuned)
+    for point in filter(None, (other, tuned)):
+        values |= {name: value for name in SHARED_BY_POINTS if (value := getattr(point, name)) is not None}
+    values |= {name: value for name, value in stated if value is not None and name != "name"}
     if tuned is None:
         values["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"
     if untuned.theta1 is None:

@@ -102,7 +102,7 @@ def detection_set(
     require_columns(frame, ("slide", "x", "y"), source)
     require_numbers(frame, ("x", "y", "probability"), source)
     stated = frame["probability"] if "probability" in frame.columns else pd.Series(CERTAIN, frame.index)
-    names = as_text(frame["label"]) if "label" in frame.columns else pd.Series(MITOSIS, frame.index, object)
+    names = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", frame.index, object)
     table = frame.assign(
         slide=as_text(frame["slide"]),
         x=numbers_of(frame["x"]),
@@ -110,18 +110,18 @@ def detection_set(
         probability=numbers_of(stated).fillna(CERTAIN),
         label=names.map({name: common_label(name) if name else MITOSIS for name in names.unique()}),
     )
-    if (counted := _counted(frame)) is not None:
+    if (counted := _counted(frame, names)) is not None:
         table[COUNTED] = counted & (table["label"] == MITOSIS)
     covered = tuple(dict.fromkeys((*slides, *table["slide"])))
-    table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]]
-    marker = (table["x"].isna() & table["y"].isna()).to_numpy() & markers
-    _check(table[~marker], source)
+    point = ~(table["x"].isna() & table["y"].isna() & markers)
+    table = table.loc[point, [*COLUMNS, *table.columns.difference(COLUMNS, sort=False)]]
+    _check(table, source)
     warnings: ResultWarnings = ()
-    missing, points = int(stated[~marker].isna().sum()), int((~marker).sum())
-    if missing not in (0, points):
-        text = f"{Path(source).name}: {missing} of {points} points have no probability and count as certain"
-        warnings = (ResultWarning("no-probability", text),)
-    return DetectionSet(table[~marker].reset_index(drop=True), covered, str(source), warnings)
+    missing = int(stated[point].isna().sum())
+    if missing not in (0, len(table)):
+        text = f"{missing} of {len(table)} points have no probability and count as certain"
+        warnings = (ResultWarning("no-probability", f"{Path(source).name}: {text}"),)
+    return DetectionSet(table.reset_index(drop=True), covered, str(source), warnings)
 
 
 def common_label(name: str) -> str:
@@ -142,9 +142,8 @@ def common_label(name: str) -> str:
     return MITOSIS if _MITOSIS.search(plain) else plain
 
 
-def _counted(frame: pd.DataFrame) -> pd.Series[bool] | None:
+def _counted(frame: pd.DataFrame, names: pd.Series[str]) -> pd.Series[bool] | None:
     """What enters the count, by a column of truths or by a class below the threshold; None without either."""
-    names = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", index=frame.index)
     below = names.isin([name for name in names.unique() if _BELOW.search(name.lower())])
     words = as_text(frame[COUNTED]).str.lower() if COUNTED in frame.columns else None
     if words is not None and words.isin(_TRUTHS).all():

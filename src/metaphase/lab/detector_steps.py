@@ -39,8 +39,7 @@ from metaphase.networks.cards import (
     NetworkIdentity,
     TrainingData,
     bundled_model,
-    named_model,
-    parse_card,
+    card_of,
     warnings_about,
 )
 from metaphase.networks.checkpoints import package_model
@@ -52,24 +51,19 @@ from metaphase.reports.run import write_run_page
 DELIVERED, DEFAULT = "delivered", "the default"
 """Facts of the last step: what the delivered detector and the default one do on the test slides."""
 
-# ---- what decides each step, beside the steps before it ----
-
-
 # ---- the steps: a detector, its model, how good it is, what its probabilities mean ----
 
 
 def detector_steps(lab: Lab) -> list[Step]:
     """The steps in order; those that `lab.toml` leaves out are not among them."""
     config, reviewed = lab.run_config, "review" if lab.settings.rounds.review else "reference"
-    start = tuple(parse_card(path.with_suffix(".json")).identity for path in lab.chain.pair)
-    corrections = corrected_points(config.reference.corrections)
     detector = train_detector(
         lab,
         protocol=Protocol.of(config.training),
         dense=config.dense,
         test=config.test,
-        start=start,
-        corrections=corrections,
+        start=tuple(card.identity for card in lab.chain.before),
+        corrections=corrected_points(config.reference.corrections),
     )
     model = replace(package(lab, name=lab.settings.name), writes=(inside(lab, lab.model),))
     return [
@@ -96,7 +90,7 @@ def train_detector(
 ) -> Facts:
     """The pair of `metaphase run`, and its test."""
     states = run_chain(lab.chain, report=report)
-    write_run_page(lab.detector / "index.html", run_report(lab.chain, states))
+    write_run_page(lab.detector / "index.html", **run_report(lab.chain, states))
     facts: Facts = next(state.facts for state in states if state.stage.name == "pair")
     return facts
 
@@ -109,10 +103,9 @@ def package(lab: Lab, report: Report, *, name: str) -> Facts:
     slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
     mitoses = int((points["case"].isin(slides["case"]) & (points["label"] == MITOSIS)).sum())
     learnt = {"mitoses": mitoses, "patients": int(slides["patient"].nunique()), "slides": len(slides)}
-    start, chosen = chain.dense.start, parse_card(source.with_suffix(".json")).known_metrics.chosen
-    before = parse_card(named_model(start).with_suffix(".json")) if start else None
-    data = before.data if before is not None else ()
-    failures = before.known_failures if before is not None else ()
+    start, chosen = chain.dense.start, card_of(source).known_metrics.chosen
+    data = chain.before[0].data if start else ()
+    failures = chain.before[0].known_failures if start else ()
     metrics: dict[str, Any] = {}
     if chosen == OLD:
         why = f"training did not improve {start}: these are its weights, with thresholds of the laboratory"

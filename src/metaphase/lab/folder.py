@@ -15,7 +15,7 @@ from metaphase.detections.points import points_of
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.dense import DenseChain
-from metaphase.networks.cards import BUNDLED, named_model, parse_card
+from metaphase.networks.cards import BUNDLED, card_of
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("training", "dense", "test")
@@ -188,8 +188,8 @@ class Lab:
     @property
     def calibration(self) -> Path:
         """The sample that calibrates the model; each model has its own."""
-        card = self.model.with_suffix(".json")
-        return self.root / "calibration" / (parse_card(card).weights_sha256[:8] if card.is_file() else "none")
+        known = self.model.with_suffix(".json").is_file()
+        return self.root / "calibration" / (card_of(self.model).weights_sha256[:8] if known else "none")
 
     @cached_property
     def chain(self) -> DenseChain:
@@ -248,7 +248,7 @@ def _run_defaults(start: str) -> dict[str, Any]:
         learning = OWN_TRAINING | {"learning_rate": 1e-3, "batch": 16}
         return {"training": learning, "dense": {"student_steps": STEPS_FROM_NOTHING},
                 "test": {"suppress_um": 15.0, "smooth_um": 1.75}}  # fmt: skip
-    points = points_of(parse_card(named_model(start).with_suffix(".json")).thresholds)
+    points = points_of(card_of(start).thresholds)
     return {
         "training": OWN_TRAINING,
         "dense": {"start": start, "student_steps": OWN_STEPS, "trust": FOLLOWED},

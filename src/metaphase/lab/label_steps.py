@@ -7,7 +7,8 @@ has pages, and is worked on when enough of them is answered.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -50,11 +51,8 @@ from metaphase.labels.phh3.networks import (
     train_classifier,
 )
 from metaphase.learn.calibration import merge_project
-from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, named_model, parse_card
-from metaphase.networks.training.loop import Update
-
-# ---- what decides each step, beside the steps before it ----
-
+from metaphase.learn.chain import epochs_told
+from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model
 
 # ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
 #
@@ -115,7 +113,7 @@ READS = {1: ("candidates",), 2: ("cnn1",)}
 
 def _round(lab: Lab, number: int) -> Step:
     asked, writes = asked_round(lab, number), (inside(lab, lab.round(number)),)
-    merge = Round(lab, number).merge(answers=all_answers(asked), agree=lab.settings.rounds.agree)
+    merge = merge_round((lab, number), answers=all_answers(asked), agree=lab.settings.rounds.agree)
     made = replace(merge, name=f"round {number}", about=ABOUT[number], reads=READS[number], writes=writes)
     shows = tuple(f"{writes[0]}/{name}" for name in ("agreement.html", LABELS))
     return Step(made, asked, partial(_draw, lab, number), shows=shows)
@@ -175,40 +173,26 @@ def _wanted(lab: Lab, rounds: RoundSettings) -> int:
     pool = 0
     for pair in pairs_of(lab):
         if pair.split != HELD_OUT:
-            try:
+            with suppress(Phh3Error):
                 pool += len(read_candidates(lab.cases / pair.case))
-            except Phh3Error:
-                continue
     return max(1, min(rounds.round1, pool // 2))
 
 
-@dataclass(frozen=True)
-class Round:
-    """A round of labels."""
-
-    lab: Lab
-    number: int
-
-    @stage("round", "labels")
-    def merge(self, report: Report, *, answers: pd.DataFrame, agree: int) -> Facts:
-        """The labels that the answers give."""
-        return _merge(self.lab, self.number, agree, report)
-
-
-def _merge(lab: Lab, number: int, agree: int, report: Report) -> Facts:
+@stage("round", "labels")
+def merge_round(which: tuple[Lab, int], report: Report, *, answers: pd.DataFrame, agree: int) -> Facts:
+    """The labels that the answers of a round give."""
+    lab, number = which
     folder = lab.round(number)
     if (folder / NOTHING).exists():
         return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
     report(f"merging round {number}", 0, 1)
-    asked = asked_round(lab, number)
-    observers = all_answers(asked)["observer"].nunique()
+    observers = answers["observer"].nunique()
     merged = merge_project(folder, max(1, min(agree, observers)))
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
     counts = merged.labels["label"].value_counts()
     facts |= {str(name): int(count) for name, count in counts.items() if name}
-    curve = asked[0].curve if asked else None
-    if curve is not None:
-        facts["curve"] = str(curve)
+    for asked in asked_round(lab, number):
+        facts |= {} if asked.curve is None else {"curve": str(asked.curve)}
     if observers > 1:
         low, high = merged.fleiss_interval
         facts["Fleiss' kappa"] = f"{merged.fleiss:.2f} [{low:.2f}, {high:.2f}]"
@@ -221,49 +205,39 @@ def _merge(lab: Lab, number: int, agree: int, report: Report) -> Facts:
 def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: bool) -> Step:
     """The step of CNN1 or CNN2: trained where it is `labelled`, else the bundled one."""
     learning, use = lab.settings.phh3, lab.settings.bundled_phh3 or not labelled
-    start = parse_card(named_model(PHH3_NETWORKS[name]).with_suffix(".json")).identity if use else None
-    teach = Phh3Network(lab, name).teach(learning=learning if labelled else None, start=start)
+    start = card_of(PHH3_NETWORKS[name]).identity if use else None
+    teach = teach_phh3((lab, name), learning=learning if labelled else None, start=start)
     made = replace(teach, name=name, about=about, reads=reads, writes=(name,))
     return Step(made, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
 
 
-@dataclass(frozen=True)
-class Phh3Network:
-    """CNN1 or CNN2 of a laboratory."""
+@stage("PHH3 network", "CNN1 or CNN2", renew=True)
+def teach_phh3(
+    network: tuple[Lab, str],
+    report: Report,
+    *,
+    learning: LearningConfig | None,
+    start: NetworkIdentity | None,
+) -> Facts:
+    """CNN1 or CNN2 of a laboratory, trained from its rounds, and what it says about every candidate.
 
-    lab: Lab
-    name: str
-
-    @stage("PHH3 network", "CNN1 or CNN2", renew=True)
-    def teach(
-        self, report: Report, *, learning: LearningConfig | None, start: NetworkIdentity | None
-    ) -> Facts:
-        """The network, and what it says about all candidates; without learning, the bundled one."""
-        return (_take if learning is None else _teach)(self.lab, self.name, report)
-
-
-def _teach(lab: Lab, name: str, report: Report) -> Facts:
-    """Train CNN1 or CNN2 from the rounds, and ask it about every candidate."""
-    config, folder = lab.settings.phh3, lab.network(name)
-
-    def show(update: Update) -> None:
-        report(f"{name}  {update}", update.epoch + update.step / update.steps, config.epochs)
-
+    Without learning, or without labels, the bundled one takes its place.
+    """
+    lab, name = network
+    rounds, bundled = _labelled(lab), PHH3_NETWORKS[name]
+    if learning is None or not rounds:
+        model = lab.network(name) / f"{name}.safetensors"
+        for suffix in (".safetensors", ".json"):
+            source = named_model(bundled).with_suffix(suffix)
+            write_bytes(model.with_suffix(suffix), source.read_bytes())
+        return _classify(lab, name, model, {"bundled": bundled}, report)
     report(f"{name}: cutting patches", 0, 1)
-    rounds, start = _labelled(lab), PHH3_NETWORKS[name] if lab.settings.bundled_phh3 else ""
-    if not rounds:
-        return _take(lab, name, report)
     rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
-    result = train_classifier(name, rows, folder, config, start=start, device=lab.device, watch=show)
+    result = train_classifier(
+        name, rows, lab.network(name), learning, start=bundled if lab.settings.bundled_phh3 else "",
+        device=lab.device, watch=epochs_told(report, name, learning.epochs),
+    )  # fmt: skip
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
-
-
-def _take(lab: Lab, name: str, report: Report) -> Facts:
-    """The bundled CNN1 or CNN2 in the place of an own one."""
-    bundled, model = named_model(PHH3_NETWORKS[name]), lab.network(name) / f"{name}.safetensors"
-    for suffix in (".safetensors", ".json"):
-        write_bytes(model.with_suffix(suffix), bundled.with_suffix(suffix).read_bytes())
-    return _classify(lab, name, model, {"bundled": PHH3_NETWORKS[name]}, report)
 
 
 def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) -> Facts:

@@ -174,21 +174,12 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
             rest += [pair.he, pair.phh3]
     by_content, rest = _by_content(lab, rest, report)
     left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
-    return Paired(
-        _each_named(sorted((*pairs, *by_content), key=lambda one: natural(one.case))),
-        tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))),
-    )
-
-
-def _each_named(pairs: Sequence[Found]) -> tuple[Found, ...]:
-    """The pairs with a name each: a second of the same name is numbered."""
-    often: dict[str, int] = defaultdict(int)
-    unique = []
-    for one in pairs:
-        often[one.case] += 1
+    often, unique = Counter[str](), []
+    for one in sorted((*pairs, *by_content), key=lambda one: natural(one.case)):
+        often[one.case] += 1  # a second of the same name is numbered
         number = often[one.case]
         unique.append(one if number == 1 else replace(one, case=f"{one.case}-{number}"))
-    return tuple(unique)
+    return Paired(tuple(unique), tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))))
 
 
 def propose(slides: Sequence[Seen]) -> tuple[list[Found], list[Seen]]:
@@ -281,7 +272,7 @@ def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
     for case in cases:
         stem = re.sub(r"[\s_.\-]+[^\s_.\-]+$", "", case)
         stems[stem].append(case)
-    return {stem: list(group) for stem, group in stems.items() if len(group) > 1 and len(stems) > 1}
+    return {stem: group for stem, group in stems.items() if len(group) > 1 and len(stems) > 1}
 
 
 def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
@@ -301,8 +292,8 @@ def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
                 next_step="name the slides in a column slide or case, and give patient, laboratory or both",
             )
         for row in frame[[*names, *columns]].apply(as_text).to_dict("records"):
-            for name in (row[column] for column in names if row[column]):
-                facts |= {called: {key: row[key] for key in columns} for called in slide_names(name)}
+            known = {key: row[key] for key in columns}
+            facts |= {called: known for column in names for called in slide_names(row[column])}
     return facts
 
 
@@ -319,25 +310,24 @@ def manifest_of(
     """
     cases = [one.case for one in paired.pairs]
     known, notes = [_facts_of(one, facts) for one in paired.pairs], list[str]()
-    patients = [each.get("patient") or "" for each in known]
-    groups = {} if all(patients) else groups_of(cases)
-    joined = dict[str, str]()
+    groups = {} if all(each.get("patient") for each in known) else groups_of(cases)
+    patient_of = {case: case for case in cases}
     for stem, group in groups.items():
         if ask is None or ask(f"Are {named(group)} slides of one patient ({stem})?"):
-            joined |= dict.fromkeys(group, stem)
+            patient_of |= dict.fromkeys(group, stem)
             if ask is None:
                 notes.append(f"{named(group)} are treated as one patient, {stem}, and stay in one split")
     rows = pd.DataFrame(
         {
-            "case": cases,
-            "he": [str(one.he.path.resolve()) for one in paired.pairs],
-            "phh3": [str(one.phh3.path.resolve()) for one in paired.pairs],
-            "laboratory": [each.get("laboratory") or "" for each in known],
-            "patient": [
-                patient or joined.get(case, case) for patient, case in zip(patients, cases, strict=True)
-            ],
+            "case": one.case,
+            "he": str(one.he.path.resolve()),
+            "phh3": str(one.phh3.path.resolve()),
+            "laboratory": each.get("laboratory") or "",
+            "patient": each.get("patient") or patient_of[one.case],
         }
+        for one, each in zip(paired.pairs, known, strict=True)
     )
+    rows = rows.reindex(columns=["case", "he", "phh3", "laboratory", "patient"])
     kept = {} if earlier is None else dict(zip(earlier["patient"], earlier["split"], strict=True))
     return rows.assign(split=splits_of(rows, kept)), notes
 
@@ -361,14 +351,10 @@ def splits_of(rows: pd.DataFrame, kept: dict[str, str]) -> list[str]:
         )
     if kept:
         return [kept.get(patient) or "train" for patient in rows["patient"]]
-    laboratory = dict(zip(rows["patient"], rows["laboratory"], strict=True))
-    drawn = [patients[number] for number in np.random.default_rng(0).permutation(len(patients))]
-    turn: dict[str, int] = defaultdict(int)
-    order = []
-    for patient in drawn:
-        order.append((turn[laboratory[patient]], patient))
-        turn[laboratory[patient]] += 1
-    dealt = [patient for _, patient in sorted(order, key=lambda each: each[0])]
+    laboratory = rows.drop_duplicates("patient", keep="last").set_index("patient")["laboratory"]
+    drawn = pd.Series([patients[number] for number in np.random.default_rng(0).permutation(len(patients))])
+    turns = drawn.groupby(drawn.map(laboratory)).cumcount()
+    dealt = drawn[turns.argsort(kind="stable")].tolist()
     test, validation = (max(1, round(share * len(dealt))) for share in (TEST_SHARE, VALIDATION_SHARE))
     split = ["test"] * test + ["validation"] * validation + ["train"] * (len(dealt) - test - validation)
     owner = dict(zip(dealt, split, strict=True))

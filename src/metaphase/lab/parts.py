@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import pandas as pd
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, Progress
+from metaphase.base.sharing.batch import Batch, BatchWatch, Progress
 from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
 from metaphase.lab.folder import Lab
@@ -168,11 +169,9 @@ def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve 
     rows = []
     for case in items["case"].unique():
         folder = case_folder(lab.cases, case)
-        try:
+        with suppress(MetaphaseError):
             table = read_candidates(folder) if number == 1 else read_classified(folder).table
-        except MetaphaseError:
-            continue
-        rows.append(table.assign(item=[item_name(case, one) for one in table["candidate"]]))
+            rows.append(table.assign(item=[item_name(case, one) for one in table["candidate"]]))
     if not rows:
         return None
     measures = [*FEATURES, *(["cnn1"] if number == 2 else [])]
@@ -199,11 +198,10 @@ def asked_review(lab: Lab) -> list[Asked]:
 
 def asked_calibration(lab: Lab) -> list[Asked]:
     """How far the two projects of the calibration are."""
-    folders = {part: lab.calibration / part for part in (DETECTIONS, SQUARES)}
     return [
         _asked(f"calibration: {part}", "label", folder, standing(folder))
-        for part, folder in folders.items()
-        if (folder / ITEMS).is_file()
+        for part in (DETECTIONS, SQUARES)
+        if ((folder := lab.calibration / part) / ITEMS).is_file()
     ]
 
 
@@ -218,17 +216,16 @@ def _asked(
     learnt: Callable[[], LearningCurve | None] = lambda: None,
 ) -> Asked:
     """How far people are with the items of a project, or with some of them."""
-    asked = Asked(what, kind, folder, 0, 0, answers_table(given), len(divided_items(given)), learnt=learnt)
+    divided = len(divided_items(given))
+    asked = Asked(what, kind, folder, 0, 0, answers_table(given), divided, learnt, observers)
     project = load_project(asked.project)
-    names, unavailable = items if items is not None else list(project.by_name), project.unavailable
-    votes = Counter(one.item for one in given)
+    names = list(project.by_name) if items is None else items
+    votes, note = Counter(one.item for one in given), asked.project / ENOUGH
     open_ = [name for name in names if votes[name] < observers]
-    wanted = [name for name in open_ if name not in unavailable]
-    note = asked.project / ENOUGH
+    left_out = sum(name in project.unavailable for name in open_)
     stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
     return replace(
-        asked, items=len(names) - len(open_) + len(wanted), answered=len(names) - len(open_),
-        observers=observers, left_out=len(open_) - len(wanted),
+        asked, items=len(names) - left_out, answered=len(names) - len(open_), left_out=left_out,
         said_enough=isinstance(stated, int) and stated >= len(names),
     )  # fmt: skip
 
@@ -328,8 +325,8 @@ class Reporting(BatchWatch):
 
 def outcome(batch: Batch[Any], facts: Facts) -> Facts:
     """Facts of a batch, with the cases that failed; where all did, the first error."""
-    failures: list[Failure] = batch.failures
-    if failures and not batch.results:
-        raise Phh3Error(failures[0].message.rstrip("."), next_step="correct that first, then run it again")
-    failed = {one.name: one.message for one in failures}
+    failed = {one.name: one.message for one in batch.failures}
+    if failed and not batch.results:
+        first = next(iter(failed.values()))
+        raise Phh3Error(first.rstrip("."), next_step="correct that first, then run it again")
     return facts | ({FAILED: failed} if failed else {})

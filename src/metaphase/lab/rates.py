@@ -86,9 +86,9 @@ def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
         yield engine.batch * _area_mm2(first, plan)
 
     def decoded() -> Iterator[float]:
-        if decoders is None:
-            return (_area_mm2(tile, plan) for tile, _ in read_tiles(slide, plan))
-        read = decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
+        read = read_tiles(slide, plan)
+        if decoders is not None:
+            read = decoders.read(slide, plan, ahead=2 * decoders.count, hold=1)
         return (_area_mm2(tile, plan) for tile, _ in read)
 
     def searched() -> Iterator[float]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,16 +18,16 @@ from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, U
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
-from metaphase.base.tables import as_text, named, read_manifest, read_table, write_table
+from metaphase.base.tables import as_text, read_manifest, read_table, write_table
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
 from metaphase.lab.label_steps import label_steps
 from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, write_slides
 from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
 from metaphase.learn.dense import OLD
-from metaphase.networks.cards import BUNDLED, parse_card, warnings_about
-from metaphase.reports.pages import duration
-from metaphase.reports.run import LabPage, LabRow, Round, write_lab_page
+from metaphase.networks.cards import BUNDLED, card_of, warnings_about
+from metaphase.reports.pages import data_uri, facts_text, render
+from metaphase.reports.plots import label_curve_plot
 
 Status = Literal[
     "done", "running", "waiting for a person", "next", "out of date", "later", "interrupted", "failed"
@@ -64,7 +65,7 @@ def begin(
 ) -> Begun:
     """Pair the slides of a folder and write manifest and `lab.toml`; again, it takes new slides in."""
     lab = Lab(root.resolve())
-    name = name or _plain_name(lab.root.name)
+    name = name or re.sub(r"[^\w-]", "-", lab.root.name).strip("-_") or "laboratory"
     write_settings(lab.root, name, folder.resolve(), start)
     kept = (lab.settings.name, lab.settings.start) != (name, start)
     paired = pair_slides(lab, folder.resolve(), report=report)
@@ -76,11 +77,6 @@ def begin(
     if kept:
         supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
     return Begun(lab, manifest, [*paired.notes, *supposed])
-
-
-def _plain_name(name: str) -> str:
-    kept = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name).strip("-_")
-    return kept or "laboratory"
 
 
 # ---- going on ----
@@ -104,8 +100,8 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
             show(lab, steps)
             return None
         step = steps[number]
-        with _Going(lab, steps, number, watch) as going:
-            if step.prepare is not None and step.prepare(going):
+        with _working_on(lab, steps, number, watch) as report:
+            if step.prepare is not None and step.prepare(report):
                 continue
             waiting = [page for page in step.pages if not page.enough]
             if waiting:
@@ -120,44 +116,44 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
                     next_step=f"{check}, and run it again",
                 )
             seen.add(key)
-            done = run_stages(stages, lab.root, report=going)
+            done = run_stages(stages, lab.root, report=report)
         if say is not None:
             say(done[-1], number + 1, len(steps))
 
 
-class _Going:
-    """A step that is worked on: tells its progress to whoever watches, to the page and to `metaphase lab`."""
+@contextmanager
+def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> Iterator[Report]:
+    """A report that tells the progress of a step to whoever watches, to the page and to `metaphase lab`."""
+    step, page = steps[number], page_content(lab, steps)
+    written_s = shown_s = -math.inf
 
-    def __init__(self, lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> None:
-        self._lab, self._step, self._watch = lab, steps[number], watch
-        self._number, self._steps, self._page = number, len(steps), lab_page(lab, steps)
-        self._written = self._shown = -math.inf
-
-    def __enter__(self) -> _Going:
-        self(self._step.stage.about, 0, 1)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._lab.progress.unlink(missing_ok=True)
-        if kind is not None:
-            with suppress(MetaphaseError):
-                show(self._lab)
-
-    def __call__(self, what: str, done: float, total: float) -> None:
-        share = min(1.0, done / total) if total > 0 else 0.0
-        progress = StepProgress(self._step.name, self._number, self._steps, what, share)
-        if self._watch is not None:
-            self._watch(progress)
-        if time.monotonic() - self._written >= WRITTEN_EVERY_S:
-            self._written = time.monotonic()
-            write_text(self._lab.progress, json.dumps(asdict(progress)) + "\n")
-        if time.monotonic() - self._shown >= SHOWN_EVERY_S:
-            self._shown = time.monotonic()
-            rows = [
-                replace(row, status="running", what=str(progress)) if row.name == progress.step else row
-                for row in self._page.rows
+    def report(what: str, done: float, total: float) -> None:
+        nonlocal written_s, shown_s
+        share, now_s = min(1.0, done / total) if total > 0 else 0.0, time.monotonic()
+        progress = StepProgress(step.name, number, len(steps), what, share)
+        if watch is not None:
+            watch(progress)
+        if now_s - written_s >= WRITTEN_EVERY_S:
+            written_s = now_s
+            write_text(lab.progress, json.dumps(asdict(progress)) + "\n")
+        if now_s - shown_s >= SHOWN_EVERY_S:
+            shown_s = now_s
+            standing = [
+                replace(one, status="running", what=str(progress)) if one.step is step else one
+                for one in page["standing"]
             ]
-            write_lab_page(self._lab.page, replace(self._page, rows=rows, refresh_s=SHOWN_EVERY_S))
+            content = page | {"standing": standing, "refresh_s": SHOWN_EVERY_S}
+            write_text(lab.page, render("lab.html", **content))
+
+    try:
+        report(step.stage.about, 0, 1)
+        yield report
+    except BaseException:
+        lab.progress.unlink(missing_ok=True)
+        with suppress(MetaphaseError):
+            show(lab)
+        raise
+    lab.progress.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -196,22 +192,16 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
     """Every step, of those that are known or as they are now; the first that is not done is the next one."""
     steps = steps or steps_of(lab)
     first, states = _first_open(lab, steps)
-    found = []
-    with held(lab.lock) as free:
-        progress = None if free else _read_progress(lab)
+    found, progress = [], None
+    with held(lab.lock) as free, suppress(MetaphaseError, TypeError):  # another process may not say
+        if not free:
+            progress = StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
         if number == first and progress is not None and progress.step == step.name:
             found.append(Standing(step, "running", str(progress), state))
         else:
             found.append(Standing(step, *_described(step, state, number == first), state))
     return found
-
-
-def _read_progress(lab: Lab) -> StepProgress | None:
-    """How far the step is that another process works on; None where it does not say."""
-    with suppress(MetaphaseError, TypeError):
-        return StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
-    return None
 
 
 def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
@@ -222,23 +212,16 @@ def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, s
     waiting = [page for page in step.pages if not page.enough]
     if waiting and is_first:
         return "waiting for a person", "; ".join(f"{page.what}: {page}" for page in waiting)
-    stale = state.reason not in ("", "not made yet")
     if state.status in ("interrupted", "failed"):
         return state.status, state.reason
-    if stale:
+    if state.reason not in ("", "not made yet"):
         return "out of date", state.reason
     return ("next" if is_first else "later"), step.stage.about
 
 
 def fact_line(facts: Mapping[str, Any]) -> str:
     """What a step made, in a line."""
-    return ", ".join(f"{name} {_plain(value)}" for name, value in facts.items() if name != FAILED)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return named(map(str, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return facts_text({name: value for name, value in facts.items() if name != FAILED})
 
 
 def next_command(standing: Sequence[Standing]) -> str:
@@ -248,16 +231,13 @@ def next_command(standing: Sequence[Standing]) -> str:
 
 def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     """What a finished model is, and how to use it; and what speaks against it."""
-    card = parse_card(lab.model.with_suffix(".json"))
+    card, facts = card_of(lab.model), kept_facts(lab.root, "results")
     site = f" --site {lab.site}" if lab.site.is_file() and lab.settings.calibration.answers else ""
-    lines = [f"model {lab.model}"]
-    facts = kept_facts(lab.root, "results")
-    lines += [str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts]
-    if card.known_metrics.chosen == OLD:
-        lines.append(
-            "training on your slides did not improve it: weights are unchanged, thresholds are your own"
-        )
-    lines += [
+    unchanged = "training on your slides did not improve it: weights are unchanged, thresholds are your own"
+    lines = [
+        f"model {lab.model}",
+        *(str(facts[name]) for name in (DELIVERED, DEFAULT) if name in facts),
+        *([unchanged] if card.known_metrics.chosen == OLD else []),
         f"card {lab.model.with_suffix('.json')}",
         f"evaluation {lab.evaluation / 'index.html'}",
         f"metaphase detect SLIDE... -o DIR --model {lab.model}{site}",
@@ -265,43 +245,34 @@ def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
     return lines, warnings_about(card)
 
 
-def show(lab: Lab, steps: Sequence[Step] | None = None) -> Path:
-    """Write the page about where it stands."""
-    return write_lab_page(lab.page, lab_page(lab, steps))
+def show(lab: Lab, steps: Sequence[Step] | None = None) -> None:
+    """Write the page about where it stands, as one HTML file that opens offline."""
+    write_text(lab.page, render("lab.html", **page_content(lab, steps)))
 
 
-def lab_page(lab: Lab, steps: Sequence[Step] | None = None) -> LabPage:
-    """The page as data."""
+def page_content(lab: Lab, steps: Sequence[Step] | None = None) -> dict[str, Any]:
+    """What the page says."""
     standing = standings(lab, steps)
-    manifest = read_manifest(lab.manifest)
-    slides = read_table(lab.slides)
+    manifest, slides = read_manifest(lab.manifest), read_table(lab.slides)
     odd = slides[as_text(slides["what"]) != ""]
     notes = [(Path(row["slide"]).name, row["what"]) for row in odd.to_dict("records")]
-    rounds = []
-    for page in (page for one in standing for page in one.step.pages):
-        curve = [astuple(point) for point in page.curve.points] if page.curve is not None else []
-        rounds.append(Round(page.what, page.items, page.answered, page.divided, curve))
+    rounds = [page for one in standing for page in one.step.pages]
     ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
     lines, warnings = last_words(lab) if ready else ([], ())
-    return LabPage(
-        name=lab.settings.name,
-        command=next_command(standing),
-        rows=[
-            LabRow(
-                one.step.name,
-                one.step.stage.about,
-                one.status,
-                duration(one.state.seconds),
-                one.what,
-                one.step.made(lab.root),
-            )
-            for one in standing
-        ],
-        splits={str(name): int(count) for name, count in manifest["split"].value_counts().items()},
-        patients=int(manifest["patient"].nunique()),
-        centres=sorted({str(centre) for centre in manifest["laboratory"] if centre}),
-        notes=list(dict.fromkeys(notes)),
-        rounds=rounds,
-        model=lines,
-        warnings=[str(warning) for warning in warnings],
-    )
+    return {
+        "name": lab.settings.name,
+        "root": lab.root,
+        "command": next_command(standing),
+        "standing": standing,
+        "splits": manifest["split"].value_counts().to_dict(),
+        "patients": manifest["patient"].nunique(),
+        "centres": sorted({str(centre) for centre in manifest["laboratory"] if centre}),
+        "notes": list(dict.fromkeys(notes)),
+        "rounds": rounds,
+        "pictures": {
+            page.what: data_uri("image/png", label_curve_plot(page.curve)) for page in rounds if page.curve
+        },
+        "model": lines,
+        "warnings": warnings,
+        "refresh_s": 0,
+    }

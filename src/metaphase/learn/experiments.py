@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
-from metaphase.evaluation.operating_points import GRID, Bench, BenchCounts, bench_of, counts_of
+from metaphase.evaluation.operating_points import Bench, BenchCounts, bench_of, counts_of
 from metaphase.images.inspection import slide_quality
 from metaphase.learn.chain import (
     Chain,
@@ -41,10 +42,9 @@ from metaphase.learn.config import (
 )
 from metaphase.learn.mining.sets import HARD
 from metaphase.learn.run import DETECTIONS, tested_network
-from metaphase.learn.summary import stage_rows
-from metaphase.reports.pages import TextTable
-from metaphase.reports.plots import Line
-from metaphase.reports.run import ExperimentsReport, Panels, write_experiments_page
+from metaphase.reports.pages import DASH, TextTable
+from metaphase.reports.plots import Line, Panels
+from metaphase.reports.run import write_experiments_page
 
 # ---- which networks the experiments need, and which of them answer which question ----
 
@@ -96,11 +96,11 @@ def easy_networks(config: RunConfig) -> list[Task]:
 
 
 def unsoftened(config: RunConfig) -> list[Task]:
-    """Students that learn from labels, where no CNN4 is of their width and length."""
+    """Students that learn from labels, where no CNN4 is of their width."""
     return [
         replace(task, name=f"label-{width_name(task.gamma)}", target="label")
         for task in students(config)
-        if _has_own_baseline(task, config)
+        if task.gamma != config.ensemble.gamma
     ]
 
 
@@ -133,17 +133,14 @@ def questions(config: RunConfig) -> list[Question]:
         Question("mining", "easy set (CNN3)", "difficult set (CNN4)", easy, rows[3]),
         Question("bagging", "one CNN4, mean of all", f"ensemble of {len(every)}", every, (ENSEMBLE,)),
     ]
-    for task in students(config):
-        plain = (f"label-{width_name(task.gamma)}",) if _has_own_baseline(task, config) else every
-        found.append(
-            Question(f"distillation, gamma {task.gamma:g}", "labels", "soft targets", plain, (task.name,))
+    plain = {task.gamma: (task.name,) for task in unsoftened(config)}
+    return found + [
+        Question(
+            f"distillation, gamma {task.gamma:g}", "labels", "soft targets", plain.get(task.gamma, every),
+            (task.name,),
         )
-    return found
-
-
-def _has_own_baseline(student: Task, config: RunConfig) -> bool:
-    """Whether a student differs from the members in width, too, not only in what it learns from."""
-    return student.gamma != config.ensemble.gamma
+        for task in students(config)
+    ]  # fmt: skip
 
 
 def _first(config: RunConfig) -> list[Task]:
@@ -238,13 +235,11 @@ class Experiments:
         return [network_stage(self.chain, task, (after,), about), self._test_stage(task.name)]
 
     def _test_stage(self, name: str, networks: tuple[str, ...] = ()) -> Stage:
-        """Search the slides with a network, or with several whose mean is taken."""
-        config = self.chain.config
-        made = _ExperimentTest(self, name, networks or (name,)).test(
-            test=config.test, source=source_of(config, ("validation", "test"))
-        )
+        config, networks = self.chain.config, networks or (name,)
+        source = source_of(config, ("validation", "test"))
+        made = test_network((self, name, networks), test=config.test, source=source)
         writes = (f"{RESULTS}/networks/{name}.json",)
-        return replace(made, name=f"test {name}", reads=networks or (name,), writes=writes)
+        return replace(made, name=f"test {name}", reads=networks, writes=writes)
 
     @stage(
         "laboratories", "how far the test laboratories are", writes=(f"{RESULTS}/{LABORATORIES}",),
@@ -268,24 +263,24 @@ class Experiments:
         return {"laboratories": len(table)}
 
 
-@dataclass(frozen=True)
-class _ExperimentTest:
-    """A network of the experiments, or several whose mean is tested."""
-
-    experiments: Experiments
-    name: str
-    networks: tuple[str, ...]
-
-    @stage("test", "F1 on whole slides", uses=(SlideSearched,), sealed=True)
-    def test(self, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
-        """Search the slides, and compare with the reference standard."""
-        of = self.experiments
-        values = tested_network(of.chain, self.name, self.networks, of.benches, of.search, report)
-        write_text(of.results / "networks" / f"{self.name}.json", json.dumps(values) + "\n")
-        return {
-            "threshold": round(values["threshold"], 3),
-            "validation F1": round(values["validation_f1"] or 0, 3),
-        }
+@stage("test", "F1 on whole slides", uses=(SlideSearched,), sealed=True)
+def test_network(
+    tested: tuple[Experiments, str, tuple[str, ...]],
+    report: Report,
+    *,
+    test: EvaluationSection,
+    source: RunSource,
+) -> Facts:
+    """Search the slides with a network, or with several whose mean is taken, and compare with the reference
+    standard. `tested` is of which experiments, what to call it, and the networks.
+    """
+    of, name, networks = tested
+    values = tested_network(of.chain, name, networks, of.benches, of.search, report)
+    write_text(of.results / "networks" / f"{name}.json", json.dumps(values) + "\n")
+    return {
+        "threshold": round(values["threshold"], 3),
+        "validation F1": round(values["validation_f1"] or 0, 3),
+    }
 
 
 def _measured_in(workspace: Path) -> dict[str, Any]:
@@ -331,17 +326,13 @@ class Row:
     home: float
     """F1 on test slides of the training laboratory, at that threshold."""
     by_centre: dict[str, float]
-    curves: tuple[tuple[float, ...], ...]
-    """F1 of each seed on the grid of thresholds."""
 
 
 @dataclass(frozen=True)
 class Contribution:
     """F1 without and with one part of the method, on the same slides."""
 
-    part: str
-    without: str
-    with_it: str
+    question: Question
     f1_without: float
     f1_with: float
     difference: Estimate
@@ -386,15 +377,20 @@ def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapp
     """Tables of the networks that are there; experiments without any are left out."""
     bootstrap = BootstrapConfig(samples=config.test.bootstrap)
     away = held_out_centres(measured, laboratories)
-    rows = [_row(row, measured, away, bootstrap) for row in experiments(config)]
+    rows = [
+        _row(one, values, away, bootstrap)
+        for one in experiments(config)
+        if (values := networks_of(one.networks, measured))
+    ]
     parts = [
-        _contribution(question, measured, away, bootstrap)
-        for question in questions(config)
-        if networks_of(question.networks_without, measured) and networks_of(question.networks_with, measured)
+        _contribution(one, counts_of(without, away), counts_of(with_it, away), bootstrap)
+        for one in questions(config)
+        if (without := networks_of(one.networks_without, measured))
+        and (with_it := networks_of(one.networks_with, measured))
     ]
     some = counts_of([next(iter(measured.values()))], away) if measured else None
     return Summary(
-        tuple(row for row in rows if row is not None),
+        tuple(rows),
         tuple(parts),
         laboratories,
         tuple(sorted(away)),
@@ -406,19 +402,12 @@ def summarise(config: RunConfig, measured: Mapping[str, Any], laboratories: Mapp
 
 def held_out_centres(measured: Mapping[str, Any], laboratories: Mapping[str, Any]) -> set[str]:
     """Laboratories of test slides that gave no training slide; all, where there are no others."""
-    if not measured:
-        return set()
-    centres = set(next(iter(measured.values()))["slides"]["centre"])
+    centres = {centre for values in measured.values() for centre in values["slides"]["centre"]}
     away = {name for name in centres if not laboratories.get(name, {}).get("trained_on", False)}
     return away or centres
 
 
-def _row(
-    experiment: Experiment, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
-) -> Row | None:
-    values = networks_of(experiment.networks, measured)
-    if not values:
-        return None
+def _row(experiment: Experiment, values: list[Any], away: set[str], bootstrap: BootstrapConfig) -> Row:
     scores, centres = counts_of(values, away), sorted(set(values[0]["slides"]["centre"]))
     home = set(centres) - away
     return Row(
@@ -430,25 +419,20 @@ def _row(
         tuple(scores.each_f1()),
         _mean_f1(counts_of(values, home)) if home else float("nan"),
         {centre: _mean_f1(counts_of(values, {centre})) for centre in centres},
-        tuple(tuple(curve) for curve in scores.curves().round(4).tolist()),
     )
 
 
 def _contribution(
-    question: Question, measured: Mapping[str, Any], away: set[str], bootstrap: BootstrapConfig
+    question: Question, without: BenchCounts, with_it: BenchCounts, bootstrap: BootstrapConfig
 ) -> Contribution:
-    without = counts_of(networks_of(question.networks_without, measured), away)
-    with_it = counts_of(networks_of(question.networks_with, measured), away)
     none = BootstrapConfig(samples=0)
     before, after = (scores.f1_at_validation(none).value for scores in (without, with_it))
-    highest = [scores.highest_f1(none).value for scores in (without, with_it)]
+    lower, higher = (scores.highest_f1(none).value for scores in (without, with_it))
     difference = Estimate(after - before)
     if bootstrap.samples:
         drawn = with_it.drawn(bootstrap) - without.drawn(bootstrap)
         difference = estimate(after - before, drawn, bootstrap)
-    return Contribution(
-        question.part, question.without, question.with_it, before, after, difference, highest[1] - highest[0]
-    )
+    return Contribution(question, before, after, difference, higher - lower)
 
 
 def networks_of(names: Sequence[str], measured: Mapping[str, Any]) -> list[Any]:
@@ -466,75 +450,70 @@ def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
     warnings = [f"**{warning}.**" for warning in summary.warnings]
     head = f"F1 on {summary.where}; intervals of 95 % by drawing slides."
-    tables = [_table(*main_cells(summary))]
-    tables += [_table(*centre_cells(summary))] if summary.rows else []
-    tables += [_table(*contribution_cells(summary))] if summary.contributions else []
-    return "\n\n".join([*warnings, head, *tables]) + "\n"
+    return "\n\n".join([*warnings, head, *(table.markdown for table in tables_of(summary))]) + "\n"
 
 
-def main_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of the paper's table."""
+def tables_of(summary: Summary) -> list[TextTable]:
+    """All tables of what was measured so far."""
+    tables = [main_table(summary)]
+    tables += [centre_table(summary)] if summary.rows else []
+    return tables + ([contribution_table(summary)] if summary.contributions else [])
+
+
+def main_table(summary: Summary) -> TextTable:
+    """The paper's table."""
     headings = ["experiment", "augment", "ensemble", "distilled", "parameters", "seeds", "highest F1",
                 "F1 at validation threshold", "seeds from to", "trained", "paper, highest F1"]  # fmt: skip
     rows = []
     for row in summary.rows:
         item = row.experiment
-        spread = f"{min(row.each):.3f} to {max(row.each):.3f}" if len(row.each) > 1 else "–"
+        spread = f"{min(row.each):.3f} to {max(row.each):.3f}" if len(row.each) > 1 else DASH
         rows.append([
-            str(item.number), item.augment, item.ensemble or "–", item.distilled or "–",
+            str(item.number), item.augment, item.ensemble or DASH, item.distilled or DASH,
             f"{row.parameters / 1e6:.1f} M" if row.parameters >= 1e5 else f"{row.parameters:,}",
             f"{row.done} of {max(row.done, len(item.networks))}",
             str(row.highest), str(row.at_validation), spread,
-            _figure(row.home), _figure(PAPER_F1.get(item.number, float("nan"))),
+            _figure(row.home), _figure(PAPER_F1.get(item.number, math.nan)),
         ])  # fmt: skip
-    return headings, rows
+    warnings = "".join(f" Warning: {warning}." for warning in summary.warnings)
+    return TextTable("", headings, rows, f"F1 on {summary.where}; 95 % intervals draw slides.{warnings}")
 
 
-def brief_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
+def brief_table(summary: Summary) -> TextTable:
     """The paper's table in five columns, for a terminal."""
-    rows = []
-    for row in summary.rows:
-        item = row.experiment
-        parts = [f"{item.number}", item.augment, item.ensemble, item.distilled]
-        name = " ".join(part for part in parts if part)
-        seeds = f"{row.done}/{max(row.done, len(item.networks))}"
-        rows.append([name, f"{row.parameters:,}", seeds, str(row.highest), str(row.at_validation)])
-    return ["experiment", "parameters", "seeds", "highest F1", "F1 at validation threshold"], rows
+    table = main_table(summary)
+    rows = [[" ".join(cell for cell in row[:4] if cell != DASH), *row[4:8]] for row in table.rows]
+    return TextTable("", ["experiment", *table.headings[4:8]], rows)
 
 
-def centre_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of F1 by laboratory, with how far its colours are from the training slides."""
-    centres = list(summary.rows[0].by_centre) if summary.rows else []
-    distance = [
-        _figure(float(summary.laboratories.get(name, {}).get("furthest_ratio", "nan"))) for name in centres
-    ]
-    rows = [["colour ratio to training", *distance]]
+def centre_table(summary: Summary) -> TextTable:
+    """F1 by laboratory, with how far its colours are from the training slides."""
+    centres = list(summary.rows[0].by_centre)
+    known = [summary.laboratories.get(name, {}) for name in centres]
+    rows = [["colour ratio to training", *(_figure(one.get("furthest_ratio", math.nan)) for one in known)]]
     rows += [
         [f"experiment {row.experiment.number}", *(_figure(row.by_centre[name]) for name in centres)]
         for row in summary.rows
     ]
-    trained = {name for name in centres if name not in summary.held_out}
-    return ["F1 at validation threshold", *(f"{n} (trained)" if n in trained else n for n in centres)], rows
+    titles = [name if name in summary.held_out else f"{name} (trained)" for name in centres]
+    note = "Mean over seeds, by laboratory of the test slides."
+    return TextTable("", ["F1 at validation threshold", *titles], rows, note)
 
 
-def contribution_cells(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of what each part contributes."""
+def contribution_table(summary: Summary) -> TextTable:
+    """What each part contributes."""
     headings = ["part", "without", "with", "F1 without", "F1 with", "difference", "difference of highest F1"]
     rows = [
-        [part.part, part.without, part.with_it, _figure(part.f1_without), _figure(part.f1_with),
-         _signed(part.difference), f"{part.highest_difference:+.3f}"]
-        for part in summary.contributions
+        [one.question.part, one.question.without, one.question.with_it, _figure(one.f1_without),
+         _figure(one.f1_with), _signed(one.difference), f"{one.highest_difference:+.3f}"]
+        for one in summary.contributions
     ]  # fmt: skip
-    return headings, rows
-
-
-def _table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
+    return TextTable("", headings, rows, note)
 
 
 def _figure(value: float) -> str:
-    return "–" if np.isnan(value) else f"{value:.3f}"
+    return DASH if np.isnan(value) else f"{value:.3f}"
 
 
 def _signed(value: Estimate) -> str:
@@ -549,7 +528,8 @@ def write_results(folder: Path, summary: Summary, measured: Mapping[str, Any], s
     content = {"laboratories": dict(summary.laboratories), "seconds": seconds, "networks": dict(measured)}
     write_text(folder / "results.json", json.dumps(content) + "\n")
     write_text(folder / "table.md", markdown(summary))
-    write_experiments_page(folder, experiments_report(summary, measured, states))
+    panels = _panels(summary, measured) if summary.rows else {}
+    write_experiments_page(folder, states, tables_of(summary), panels)
 
 
 def summarise_job(job: Experiments, also: Sequence[Path] = ()) -> tuple[Summary, dict[str, Any]]:
@@ -583,12 +563,6 @@ def run_and_write(
     return states
 
 
-def experiments_report(summary: Summary, measured: Mapping[str, Any], states: States) -> ExperimentsReport:
-    """All that the page of the experiments shows."""
-    panels = _panels(summary, measured) if summary.rows else {}
-    return ExperimentsReport(stage_rows(states), _text_tables(summary), panels, GRID.tolist())
-
-
 def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
     """F1 against the threshold, on the training laboratory and on the others, as the paper's figure."""
     every, away = set(summary.rows[0].by_centre), set(summary.held_out)
@@ -602,17 +576,3 @@ def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
             line = Line(name, curves, [value["threshold"] for value in values])
             lines.setdefault(title, []).append(line)
     return lines
-
-
-def _text_tables(summary: Summary) -> list[TextTable]:
-    warnings = "".join(f" Warning: {warning}." for warning in summary.warnings)
-    tables = [
-        TextTable("", *main_cells(summary), f"F1 on {summary.where}; 95 % intervals draw slides.{warnings}")
-    ]
-    if summary.rows:
-        note = "Mean over seeds, by laboratory of the test slides."
-        tables.append(TextTable("", *centre_cells(summary), note))
-    if summary.contributions:
-        note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
-        tables.append(TextTable("", *contribution_cells(summary), note))
-    return tables

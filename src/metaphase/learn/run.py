@@ -13,7 +13,6 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.detections.points import OperatingPoint, points_of
-from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
 from metaphase.learn.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.learn.config import (
@@ -26,7 +25,7 @@ from metaphase.learn.config import (
 )
 from metaphase.learn.dense import DenseChain, dense_stages, pair_files
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.cards import Identity, named_model, parse_card
+from metaphase.networks.cards import Identity, card_of, named_model
 from metaphase.networks.checkpoints import load_model
 
 RESULTS, DETECTIONS = "results.json", "detections"
@@ -54,24 +53,14 @@ def delivered_model(chain: Chain) -> Path:
 
 def run_table(chain: Chain) -> list[Stage]:
     """All stages of a run, in order."""
+    config = chain.config
     if isinstance(chain, DenseChain):
-        return dense_table(chain)
-    stages = [*data_stages(chain), *ensemble_stages(chain)]
-    networks = tuple(dict.fromkeys(name for names in answers(chain.config).values() for name in names))
-    test = test_networks(
-        chain, test=chain.config.test, source=source_of(chain.config, ("validation", "test"))
-    )
-    return [*stages, replace(test, reads=networks)]
-
-
-def dense_table(chain: DenseChain) -> list[Stage]:
-    """The stages of the method `dense`, with the test of the delivered pair."""
-    beside = chain.dense.beside
-    identities = parse_card(named_model(beside).with_suffix(".json")).identities if beside else ()
-    test = test_pair(
-        chain, source=source_of(chain.config, ("test",)), test=chain.config.test, beside=identities
-    )
-    return [*dense_stages(chain), test]
+        beside = card_of(chain.dense.beside).identities if chain.dense.beside else ()
+        source = source_of(config, ("test",))
+        return [*dense_stages(chain), test_pair(chain, source=source, test=config.test, beside=beside)]
+    networks = tuple(dict.fromkeys(name for names in answers(config).values() for name in names))
+    test = test_networks(chain, test=config.test, source=source_of(config, ("validation", "test")))
+    return [*data_stages(chain), *ensemble_stages(chain), replace(test, reads=networks)]
 
 
 @stage(
@@ -87,24 +76,22 @@ def test_pair(
     beside: tuple[Identity, ...],
 ) -> Facts:
     """Search the test slides as `metaphase detect` does, at the thresholds of the models' cards."""
-    config = test
-    bench = bench_of(chain.cohort, chain.reference, "test", config.matching)
+    bench = bench_of(chain.cohort, chain.reference, "test", test.matching)
     models = {chain.config.card.name: chain.delivered}
     if chain.dense.beside:
         models[f"{Path(chain.dense.beside).stem} (beside)"] = named_model(chain.dense.beside)
     networks = {}
     for name, model in models.items():
-        points = parse_card(model.with_suffix(".json")).thresholds
+        points = card_of(model).thresholds
         point, shared = points["mitoses"], points_of(points)
-        peaks = replace(config.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
+        peaks = replace(test.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
         search = SplitSearch(chain.workspace / DETECTIONS, peaks, chain.device)
         marked = bench.marked(search.search(name, [model], chain.slides("test"), report))
         reached = point.value if point.value is not None else math.nan
         values = measured_at(point.delta, reached, marked, bench.centres())
         sizes = [parameter_count(load_model(path)[0]) for path in pair_files(model)]
         networks[name] = values | {"parameters": sum(sizes)}
-    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
-    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    _write_results(chain, networks)
     return {"models": len(networks), "test slides": len(bench.cohort.cases)}
 
 
@@ -116,10 +103,11 @@ def read_results(workspace: str | Path) -> dict[str, Any]:
     return read_json(path, "holds no results", next_step="run it again, which tests the networks again")
 
 
-def training_centres(chain: Chain) -> set[str]:
-    """Laboratories of the training slides; all others are held out."""
-    cohort = chain.cohort
-    return set(cohort.loc[cohort["split"] == "train", "laboratory"])
+def _write_results(chain: Chain, networks: dict[str, Any]) -> None:
+    """Note the measured values, and the laboratories of the training slides: all others are held out."""
+    trained = chain.cohort.loc[chain.cohort["split"] == "train", "laboratory"]
+    content = {"networks": networks, "training_centres": sorted(set(trained))}
+    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
 
 
 def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
@@ -135,18 +123,16 @@ def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
 )  # fmt: skip
 def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
     """Search the slides with every network, and choose its threshold on the validation slides."""
-    config = test
     benches = {
-        split: bench_of(chain.cohort, chain.reference, split, config.matching)
+        split: bench_of(chain.cohort, chain.reference, split, test.matching)
         for split in ("validation", "test")
     }
-    search = SplitSearch(chain.workspace / DETECTIONS, config.peaks, chain.device)
+    search = SplitSearch(chain.workspace / DETECTIONS, test.peaks, chain.device)
     networks = {
         name: tested_network(chain, name, names, benches, search, report)
         for name, names in answers(chain.config).items()
     }
-    content = {"networks": networks, "training_centres": sorted(training_centres(chain))}
-    write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
+    _write_results(chain, networks)
     return {"networks": len(networks), "test slides": len(benches["test"].cohort.cases)}
 
 
@@ -168,32 +154,19 @@ def tested_network(
         for split, bench in benches.items()
     }
     values = measured(marked["validation"], marked["test"], benches["test"].centres())
-    if len(models) == 1:
-        laboratories = tuple(sorted(set(benches["validation"].centres())))
-        _note_threshold(models[0], values, marked["validation"], laboratories, chain.config.test)
+    if len(models) == 1 and values["validation_f1"] is not None:
+        test, validation = chain.config.test, marked["validation"]
+        point = OperatingPoint(
+            name="mitoses",
+            delta=values["threshold"],
+            suppress_um=test.suppress_um,
+            smooth_um=test.smooth_um,
+            metric="F1",
+            value=values["validation_f1"],
+            cases=validation.cases,
+            patients=validation.patients,
+            laboratories=tuple(sorted(set(benches["validation"].centres()))),
+            source="validation slides of metaphase run",
+        )
+        save_point(models[0].with_suffix(".json"), point)
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
-
-
-def _note_threshold(
-    model: Path,
-    values: dict[str, Any],
-    validation: Marked,
-    laboratories: tuple[str, ...],
-    test: EvaluationSection,
-) -> None:
-    """Put what was tuned on the validation slides into the network's card, for `metaphase detect`."""
-    if values["validation_f1"] is None:
-        return
-    point = OperatingPoint(
-        name="mitoses",
-        delta=values["threshold"],
-        suppress_um=test.suppress_um,
-        smooth_um=test.smooth_um,
-        metric="F1",
-        value=values["validation_f1"],
-        cases=validation.cases,
-        patients=validation.patients,
-        laboratories=laboratories,
-        source="validation slides of metaphase run",
-    )
-    save_point(model.with_suffix(".json"), point)

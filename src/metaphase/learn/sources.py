@@ -73,13 +73,12 @@ def manifest_rows(manifest: str | Path, splits: tuple[str, ...] = SPLITS) -> tup
 def kind_of(row: Mapping[Any, Any]) -> Kind:
     """What a manifest's column `kind` says of an image."""
     kind = str(row.get("kind") or "").strip().lower()
-    for known in KINDS:
-        if kind == known:
-            return known
-    raise UsageError(
-        f"case {row['case']} has the kind {kind!r}",
-        next_step=f"give {', '.join(KINDS[1:])}, or leave it empty",
-    )
+    if kind not in KINDS:
+        raise UsageError(
+            f"case {row['case']} has the kind {kind!r}",
+            next_step=f"give {', '.join(KINDS[1:])}, or leave it empty",
+        )
+    return kind
 
 
 def image_facts(manifest: Path) -> pd.DataFrame:
@@ -96,20 +95,10 @@ def image_sources(cohort: pd.DataFrame, reference: pd.DataFrame) -> list[ImageSo
     sources = []
     for row in cohort.to_dict("records"):
         slide = cohort_slide(row)
-        own = points.get(row["case"], empty)
         facts = (str(row["laboratory"]) or "unknown", str(row["patient"]), str(row["split"]))
-        weight = stated_number(row, "repeat")
-        sources.append(
-            ImageSource(
-                slide.name,
-                slide.slide,
-                *facts,
-                own,
-                kind_of(row),
-                1.0 if weight is None else weight,
-                slide.tissue,
-            )
-        )
+        own, weight = points.get(row["case"], empty), stated_number(row, "repeat")
+        drawn = (kind_of(row), 1.0 if weight is None else weight, slide.tissue)
+        sources.append(ImageSource(slide.name, slide.slide, *facts, own, *drawn))
     return sources
 
 
@@ -122,7 +111,7 @@ REPLACED_UM = 8.0
 
 def corrected_points(folders: Sequence[str | Path]) -> pd.DataFrame:
     """Positions that people answered, with the slide's file: of reviewed results and of calibrations."""
-    parts = [pd.DataFrame(columns=list(CORRECTED))]
+    parts = []
     for folder in map(Path, folders):
         found = _calibrated(folder) if (folder / SAMPLE).is_file() else _reviewed(folder)
         if found.empty:
@@ -132,18 +121,24 @@ def corrected_points(folders: Sequence[str | Path]) -> pd.DataFrame:
                 next_step="review it with metaphase view, or leave it out of the corrections",
             )
         parts.append(found)
-    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    return _together(parts)
+
+
+def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Positions of several sources, of which there may be none."""
+    filled = [part for part in parts if len(part)]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(CORRECTED))
 
 
 def _reviewed(folder: Path) -> pd.DataFrame:
-    parts = [pd.DataFrame(columns=list(CORRECTED))]
+    parts = []
     for result in load_results([folder]):
         if answers_of(result):
             table = reviewed_truth([result]).table
             decided = table.loc[table["label"] != IGNORE, ["x", "y", "label"]]
             source = result.source
             parts.append(decided.assign(slide=str(source.path.resolve()), mpp=source.mpp))
-    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    return _together(parts)
 
 
 def _calibrated(folder: Path) -> pd.DataFrame:
@@ -183,21 +178,18 @@ def correction_sources(sources: Sequence[ImageSource], corrections: pd.DataFrame
     kept, added = list(sources), []
     for number, (file, points) in enumerate(corrections.groupby("slide")):
         known = by_file.get(str(file))
-        mpp = points["mpp"].iloc[0]
-        slide = (
-            known.slide if known is not None else SlideSource(Path(str(file)), None if pd.isna(mpp) else mpp)
-        )
-        name = known.name if known is not None else f"{Path(str(file)).stem}-{number}"
-        laboratory = known.laboratory if known is not None else "corrections"
-        patient = known.patient if known is not None else name
-        added.append(
-            ImageSource(
-                f"{name}, corrected", slide, laboratory, patient, "train", points, "corrected",
-                1.0 if known is None else known.weight, TissueSource(whole=True),
-            )
-        )  # fmt: skip
         if known is not None:
             kept[kept.index(known)] = replace(known, points=_not_answered(known, points))
+        else:
+            path, mpp = Path(str(file)), points["mpp"].iloc[0]
+            slide, name = SlideSource(path, None if pd.isna(mpp) else mpp), f"{path.stem}-{number}"
+            known = ImageSource(name, slide, "corrections", name, "train", points)
+        added.append(
+            replace(
+                known, name=f"{known.name}, corrected", split="train", points=points, kind="corrected",
+                tissue=TissueSource(whole=True),
+            )
+        )  # fmt: skip
     return [*kept, *added]
 
 
@@ -212,7 +204,21 @@ def _not_answered(source: ImageSource, answers: pd.DataFrame) -> pd.DataFrame:
 
 def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
     """The points of some cases in a table of the reference standard, labelled."""
-    points = _table_of(str(table))
+    frame = read_table(table)
+    if "case" not in frame.columns and "slide" in frame.columns:
+        frame = frame.rename(columns={"slide": "case"})
+    require_columns(frame, ("case", "x", "y"), table)
+    require_numbers(frame, ("x", "y"), table)
+    frame = frame[frame["x"].notna() & frame["y"].notna()].reset_index(drop=True)
+    labels = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", index=frame.index)
+    label = labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
+    if "accepted" in frame.columns:
+        refused = as_text(frame["accepted"]).str.strip().str.lower().isin(REFUSED)
+        label = label.mask(refused & (label == MITOSIS), IGNORE)
+    points = pd.DataFrame({"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label})
+    if ATYPICAL in frame.columns:
+        require_numbers(frame, (ATYPICAL,), table)
+        points[ATYPICAL] = numbers_of(frame[ATYPICAL])
     return points[points["case"].isin(set(cases))].reset_index(drop=True)
 
 
@@ -289,30 +295,9 @@ def truth_of(row: dict[Any, Any]) -> pd.DataFrame:
     return pd.DataFrame({"case": row["case"], "x": found["x_he"], "y": found["y_he"], "label": MITOSIS})
 
 
-def _table_of(path: str) -> pd.DataFrame:
-    frame = read_table(path)
-    if "case" not in frame.columns and "slide" in frame.columns:
-        frame = frame.rename(columns={"slide": "case"})
-    require_columns(frame, ("case", "x", "y"), path)
-    require_numbers(frame, ("x", "y"), path)
-    frame = frame[frame["x"].notna() & frame["y"].notna()].reset_index(drop=True)
-    labels = as_text(frame["label"]) if "label" in frame.columns else pd.Series("", index=frame.index)
-    label = [common_label(name) if name else MITOSIS for name in labels]
-    if "accepted" in frame.columns:
-        refused = as_text(frame["accepted"]).str.strip().str.lower().isin(REFUSED)
-        label = [
-            IGNORE if out and name == MITOSIS else name for name, out in zip(label, refused, strict=True)
-        ]
-    columns = {"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label}
-    if ATYPICAL in frame.columns:
-        require_numbers(frame, (ATYPICAL,), path)
-        columns[ATYPICAL] = numbers_of(frame[ATYPICAL])
-    return pd.DataFrame(columns)
-
-
 def _check_files(cohort: pd.DataFrame, manifest: str | Path) -> None:
-    missing = [case for case, he in zip(cohort["case"], cohort["he"], strict=True) if not Path(he).is_file()]
-    if missing:
+    missing = cohort["case"][[not Path(he).is_file() for he in cohort["he"]]]
+    if len(missing):
         raise TableError(
             f"no H&E slide is there for {named(missing)}", path=manifest, next_step="check the column he"
         )

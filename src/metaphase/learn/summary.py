@@ -12,7 +12,7 @@ import pandas as pd
 from metaphase.base.arrays import Floats32, Integers
 from metaphase.base.stages import States
 from metaphase.evaluation.metrics import BootstrapConfig
-from metaphase.evaluation.operating_points import GRID, counts_of
+from metaphase.evaluation.operating_points import counts_of
 from metaphase.evaluation.pairs import POINTS
 from metaphase.learn.chain import NETWORKS, Chain
 from metaphase.learn.config import CNN3, ENSEMBLE
@@ -22,7 +22,7 @@ from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
 from metaphase.reports.plots import Line
-from metaphase.reports.run import Examples, Panels, RunReport, StageRow
+from metaphase.reports.run import Examples
 
 CROP_PX = 100
 """Side of the shown patches: what the networks see."""
@@ -31,76 +31,56 @@ SHOWN = 12
 NO_DRAWS = BootstrapConfig(samples=0)
 
 
-def stage_rows(states: States) -> list[StageRow]:
-    """The stages as pages show them."""
-    return [
-        StageRow(state.stage.name, state.stage.about, state.status, state.seconds, state.facts)
-        for state in states
-    ]
+def run_report(chain: Chain, states: States) -> dict[str, Any]:
+    """All that the page of a run shows, from what its workspace holds."""
+    results, stores = read_results(chain.workspace), chain.stores("positives", "hard")
+    histories = sorted((chain.workspace / NETWORKS).glob("*/history.csv"))
+    tested: dict[str, Any] = {"headline": [], "tables": [], "panels": {}}
+    if results:
+        tested = _tested(results, BootstrapConfig(samples=chain.config.test.bootstrap))
+    return {
+        "name": chain.workspace.name,
+        "states": states,
+        **tested,
+        "tables": [*tested["tables"], *left_out_tables(delivered_model(chain))],
+        "histories": {path.parent.name: pd.read_csv(path) for path in histories},
+        "examples": example_groups(stores) if stores else (),
+    }
 
 
-def run_report(chain: Chain, states: States) -> RunReport:
-    """Gather what the workspace of a run holds."""
-    results = read_results(chain.workspace)
-    stores = chain.hard_stores()
-    return RunReport(
-        name=chain.workspace.name,
-        stages=stage_rows(states),
-        headline=_headline(results),
-        tables=[*_tables(results, chain.config.test.bootstrap), *left_out_tables(delivered_model(chain))],
-        panels=_panels(results),
-        grid=GRID.tolist(),
-        histories=_histories(chain.workspace / NETWORKS),
-        examples=example_groups(stores) if stores else (),
-    )
-
-
-def _headline(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """F1 on held-out laboratories of CNN3, the ensemble and the last CNN5, or of the pairs tested."""
-    if not results:
-        return []
-    away, _ = _centres(results)
-    names = list(results["networks"])
-    shown = (CNN3, ENSEMBLE, names[-1]) if CNN3 in names else names
-    return [
-        (name, f"{counts_of([results['networks'][name]], away).f1_at_validation(NO_DRAWS).value:.3f}")
-        for name in shown
-    ]
-
-
-def _centres(results: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """Laboratories held out (all, where none is), and those trained on that have test slides."""
-    every = set(next(iter(results["networks"].values()))["slides"]["centre"])
+def _tested(results: dict[str, Any], bootstrap: BootstrapConfig) -> dict[str, Any]:
+    """What the test says: F1 on laboratories held out (all, where none is) of CNN3, the ensemble and the last
+    CNN5, or of the pairs tested; tables and curves of all, by laboratory."""
+    networks: dict[str, Any] = results["networks"]
+    every = set(next(iter(networks.values()))["slides"]["centre"])
     home = every & set(results["training_centres"])
-    return (every - home) or every, home
-
-
-def _tables(results: dict[str, Any], samples: int) -> list[TextTable]:
-    if not results:
-        return []
-    away, home = _centres(results)
-    bootstrap = BootstrapConfig(samples=samples)
+    away = (every - home) or every
+    shown = (CNN3, ENSEMBLE, list(networks)[-1]) if CNN3 in networks else networks
     headings = ["network", "parameters", "threshold", "F1 held out", "highest F1 held out", "F1 trained"]
     rows, by_centre = [], []
-    for name, values in results["networks"].items():
-        counts = counts_of([values], away)
-        rows.append(
-            [
-                name,
-                f"{values['parameters']:,}",
-                f"{values['threshold']:.3f}",
-                str(counts.f1_at_validation(bootstrap)),
-                str(counts.highest_f1(bootstrap)),
-                _f1_of(values, home) if home else DASH,
-            ]
-        )
-        by_centre.append([name, *(_f1_of(values, {centre}) for centre in sorted(away | home))])
-    centres = [f"{centre} (trained on)" if centre in home else centre for centre in sorted(away | home)]
+    for name, values in networks.items():
+        counts, threshold = counts_of([values], away), f"{values['threshold']:.3f}"
+        held_out = [str(counts.f1_at_validation(bootstrap)), str(counts.highest_f1(bootstrap))]
+        trained = _f1_of(values, home) if home else DASH
+        rows.append([name, f"{values['parameters']:,}", threshold, *held_out, trained])
+        by_centre.append([name, *(_f1_of(values, {centre}) for centre in sorted(every))])
+    centres = [f"{centre} (trained on)" if centre in home else centre for centre in sorted(every)]
     note = "F1 at the threshold chosen on validation slides; 95 % intervals draw slides."
-    return [
-        TextTable("", headings, rows, note),
-        TextTable("", ["F1 by laboratory", *centres], by_centre, "At the same thresholds."),
-    ]
+    return {
+        "headline": [(name, _f1_of(networks[name], away)) for name in shown],
+        "tables": [
+            TextTable("", headings, rows, note),
+            TextTable("", ["F1 by laboratory", *centres], by_centre, "At the same thresholds."),
+        ],
+        "panels": {
+            title: [
+                Line(name, counts_of([values], centres).curves().tolist(), [values["threshold"]])
+                for name, values in networks.items()
+            ]
+            for title, centres in (("Laboratories held out", away), ("Training laboratory", home))
+            if centres
+        },
+    }
 
 
 def left_out_tables(model: Path) -> list[TextTable]:
@@ -123,24 +103,6 @@ def _f1_of(values: dict[str, Any], centres: set[str]) -> str:
     return DASH if np.isnan(value) else f"{value:.3f}"
 
 
-def _panels(results: dict[str, Any]) -> Panels:
-    if not results:
-        return {}
-    away, home = _centres(results)
-    panels = {"Laboratories held out": away} | ({"Training laboratory": home} if home else {})
-    return {
-        title: [
-            Line(name, counts_of([values], centres).curves().tolist(), [values["threshold"]])
-            for name, values in results["networks"].items()
-        ]
-        for title, centres in panels.items()
-    }
-
-
-def _histories(folder: Path) -> dict[str, pd.DataFrame]:
-    return {path.parent.name: pd.read_csv(path) for path in sorted(folder.glob("*/history.csv"))}
-
-
 def example_groups(stores: Sequence[str]) -> list[Examples]:
     """What the ensemble finds easy, hard, and likely to be labelled wrongly; none without soft targets."""
     patches = open_set(stores)
@@ -151,24 +113,21 @@ def example_groups(stores: Sequence[str]) -> list[Examples]:
         pixels = patches.take(rows)
         margin = (pixels.shape[1] - CROP_PX) // 2
         crops = pixels[:, margin : margin + CROP_PX, margin : margin + CROP_PX]
-        groups.append(Examples(title, note, crops, _captions(patches.index.iloc[rows])))
+        shown = patches.index.iloc[rows]
+        columns = zip(shown["slide"], shown["x"], shown["y"], shown[SOFT_TARGET], strict=True)
+        captions = [f"{value:.3f} · {slide} at {x:.0f}, {y:.0f}" for slide, x, y, value in columns]
+        groups.append(Examples(title, note, crops, captions))
     return groups
 
 
 def _choices(answers: Floats32, labels: Integers) -> list[tuple[str, str, Integers]]:
-    mitoses, others = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
-    rising = {1: mitoses[np.argsort(answers[mitoses], kind="stable")],
-              0: others[np.argsort(answers[others], kind="stable")]}  # fmt: skip
+    rising = np.argsort(answers, kind="stable")
+    mitoses, others = (rising[labels[rising] == label] for label in (1, 0))
     unsure = np.argsort(np.abs(answers - 0.5), kind="stable")
     return [
-        ("Easiest mitoses", "labelled mitosis, highest probability", rising[1][::-1][:SHOWN]),
-        ("Easiest negatives", "labelled negative, lowest probability", rising[0][:SHOWN]),
+        ("Easiest mitoses", "labelled mitosis, highest probability", mitoses[::-1][:SHOWN]),
+        ("Easiest negatives", "labelled negative, lowest probability", others[:SHOWN]),
         ("Hardest", "probability nearest to one half, whatever the label", unsure[:SHOWN]),
-        ("Suspects: missed mitoses?", "labelled negative, highest probability", rising[0][::-1][:SHOWN]),
-        ("Suspects: no mitoses?", "labelled mitosis, lowest probability", rising[1][:SHOWN]),
+        ("Suspects: missed mitoses?", "labelled negative, highest probability", others[::-1][:SHOWN]),
+        ("Suspects: no mitoses?", "labelled mitosis, lowest probability", mitoses[:SHOWN]),
     ]
-
-
-def _captions(rows: pd.DataFrame) -> tuple[str, ...]:
-    columns = zip(rows["slide"], rows["x"], rows["y"], rows[SOFT_TARGET], strict=True)
-    return tuple(f"{value:.3f} · {slide} at {x:.0f}, {y:.0f}" for slide, x, y, value in columns)

@@ -383,6 +383,11 @@ PHH3_NETWORKS = {"cnn1": "phh3-cnn1", "cnn2": "phh3-cnn2"}
 """The bundled CNN1 and CNN2: they suggest what people label, and a laboratory's own start from them."""
 
 
+def card_of(model: str | Path) -> ModelCard:
+    """The card of a model, which a path or the plain name of a bundled one means."""
+    return parse_card(named_model(model).with_suffix(".json"))
+
+
 def bundled_model(name: str = BUNDLED) -> Path:
     """Weights of a detector of the package; its card says what it may be used for.
 

@@ -12,7 +12,7 @@ from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.labels.observers.consensus import Merged
 from metaphase.labels.observers.project import Project
-from metaphase.reports.pages import TextTable, data_uri, encode_jpeg, item_view, render
+from metaphase.reports.pages import DASH, TextTable, data_uri, encode_jpeg, item_view, jsonable, render
 from metaphase.slides.opening import SlidePool
 from metaphase.version import __version__
 
@@ -42,19 +42,21 @@ def write_agreement_page(folder: Path, project: Project, merged: Merged) -> None
 def record(merged: Merged) -> dict[str, Any]:
     """Numbers for programs; undefined ones are null."""
     labels = merged.labels["label"]
-    return {
+    numbers = {
         "metaphase": __version__,
         "agree": merged.agree,
         "items": len(labels),
         "labelled": merged.labelled,
-        "labels": {str(name): int(count) for name, count in labels[labels != ""].value_counts().items()},
+        "labels": labels[labels != ""].value_counts().to_dict(),
         "disagreements": len(merged.disagreements),
-        "fleiss_kappa": _number(merged.fleiss),
-        "fleiss_interval": [_number(limit) for limit in merged.fleiss_interval],
+        "fleiss_kappa": merged.fleiss,
+        "fleiss_interval": merged.fleiss_interval,
         "items_answered_by_all": merged.complete,
-        "observers": _records(merged.observers),
-        "pairs": _records(merged.pairs),
+        "observers": merged.observers,
+        "pairs": merged.pairs,
     }
+    plain: dict[str, Any] = jsonable(numbers)
+    return plain
 
 
 def gallery(project: Project, merged: Merged) -> list[dict[str, Any]]:
@@ -89,9 +91,8 @@ def _tables(merged: Merged) -> tuple[TextTable, TextTable]:
         for row in merged.observers.to_dict("records")
     ]  # fmt: skip
     names = list(merged.sheet.columns)
-    pairs = zip(merged.pairs["observer"], merged.pairs["other"], strict=True)
-    values = zip(merged.pairs["kappa"], merged.pairs["low"], merged.pairs["high"], strict=True)
-    kappas = dict(zip(map(frozenset, pairs), (kappa_text(*each) for each in values), strict=True))
+    pairs = merged.pairs[["observer", "other", "kappa", "low", "high"]].itertuples(index=False)
+    kappas = {frozenset((one, other)): kappa_text(*values) for one, other, *values in pairs}
     square = [
         (one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names
     ]
@@ -108,13 +109,5 @@ def kappa_text(kappa: float, low: float, high: float) -> str:
     return _text(kappa) if math.isnan(kappa) else f"{_text(kappa)} [{_text(low)}, {_text(high)}]"
 
 
-def _records(frame: Any) -> list[dict[str, Any]]:
-    return [{key: _number(value) for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _text(value: float, decimals: int = 2) -> str:
-    return "–" if math.isnan(value) else f"{value:.{decimals}f}"
+    return DASH if math.isnan(value) else f"{value:.{decimals}f}"

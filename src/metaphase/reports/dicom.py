@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from metaphase.base.arrays import RGB
 from metaphase.base.errors import OutputError
 from metaphase.base.foreign import parsing
 from metaphase.counting.clinical import KINDS, SlideCount
@@ -106,7 +106,7 @@ def _hotspot(source: Any, count: SlideCount, stated: dict[str, Any]) -> Any:
 
 
 def write_probabilities(
-    path: Path, slide: Path, probabilities: npt.NDArray[np.uint8], mpp: float, stated: dict[str, Any]
+    path: Path, slide: Path, probabilities: RGB, mpp: float, stated: dict[str, Any]
 ) -> None:
     """The probability map as a fractional segmentation; `probabilities` of 0 to 255, `mpp` um a side.
 

@@ -17,7 +17,7 @@ from metaphase.base.tables import write_table
 from metaphase.evaluation.grades import AgreementResult
 from metaphase.evaluation.metrics import FALSE_PER_MM2, RATES, DetectionMetrics, Estimate
 from metaphase.evaluation.mitoses import MitosisResult
-from metaphase.reports.pages import TextTable, data_uri, render
+from metaphase.reports.pages import DASH, TextTable, data_uri, jsonable, render
 from metaphase.reports.plots import (
     confusion_plot,
     f1_plot,
@@ -76,9 +76,7 @@ def markdown(report: Report) -> str:
     """Headline and tables for a lab notebook or an issue."""
     lines = [f"# {report.title}", "", report.summary, ""]
     for table in report.tables:
-        rows = (table.headings, ["---"] * len(table.headings), *table.rows)
-        cells = ([str(cell).replace("|", "\\|") for cell in row] for row in rows)
-        lines += [f"## {table.title}", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
+        lines += [f"## {table.title}", "", table.markdown, ""]
     lines += [f"- {warning}" for warning in report.warnings]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -86,25 +84,10 @@ def markdown(report: Report) -> str:
 def text(value: Any) -> str:
     """A value for reading: three decimals, a dash where undefined."""
     if isinstance(value, Estimate):
-        return str(value) if not math.isnan(value.value) else "–"
+        return DASH if math.isnan(value.value) else str(value)
     if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.3f}" if not value.is_integer() else f"{value:g}"
-    return "–" if value is None or value == "" else str(value)
-
-
-def jsonable(value: Any) -> Any:
-    """Plain JSON values; undefined numbers become null."""
-    if isinstance(value, Estimate):
-        return {name: jsonable(getattr(value, name)) for name in ("value", "low", "high")}
-    if isinstance(value, Mapping):
-        return {str(name): jsonable(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
-    if hasattr(value, "tolist"):
-        return jsonable(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return DASH if math.isnan(value) else f"{value:g}" if value.is_integer() else f"{value:.3f}"
+    return DASH if value is None or value == "" else str(value)
 
 
 # ---- the report of task 3 ----

@@ -6,17 +6,19 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
 import jinja2
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box, Floats
+from metaphase.base.tables import named
 from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.slides.contract import Slide
@@ -41,6 +43,13 @@ class TextTable:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+
+    @property
+    def markdown(self) -> str:
+        """Headings and rows for a page of documentation or an issue."""
+        lines = (self.headings, ["---"] * len(self.headings), *self.rows)
+        cells = ([str(cell).replace("|", "\\|") for cell in line] for line in lines)
+        return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def render(template: str, script: str = "", *, beside: str = "", **content: Any) -> str:
@@ -72,7 +81,10 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, count=count_text, probability=probability_text)
+    environment.filters.update(
+        number=number, percent=percent, count=count_text, probability=probability_text, duration=duration,
+        facts=facts_text,
+    )  # fmt: skip
     return environment
 
 
@@ -131,6 +143,32 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON values; undefined numbers become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, pd.DataFrame):
+        return jsonable(value.to_dict("records"))
+    if isinstance(value, Mapping):
+        return {str(name): jsonable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if hasattr(value, "tolist"):
+        return jsonable(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """What a stage made, in a line."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return named(map(str, value))
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return ", ".join(f"{name} {plain(value)}" for name, value in facts.items())
 
 
 LONG_SIDE = 1000.0
@@ -217,16 +255,16 @@ def jpeg_uris(pictures: Sequence[RGB], budget_bytes: int) -> list[str]:
     return [data_uri("image/jpeg", data) for data in encoded]
 
 
-def png_uri(pixels: npt.NDArray[np.uint8]) -> str:
-    """RGB or RGBA pixels as a PNG data URI."""
+def encode_png(pixels: RGB, **options: Any) -> bytes:
+    """RGB or RGBA pixels as a PNG."""
     data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG", optimize=True)
-    return data_uri("image/png", data.getvalue())
+    Image.fromarray(pixels).save(data, "PNG", **options)
+    return data.getvalue()
 
 
 def data_uri(kind: str, data: bytes) -> str:
-    """Bytes of a kind (`image/png`) as part of a page."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    """Bytes of a kind (`image/png`) as part of a page; nothing where there are none."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}" if data else ""
 
 
 def encode_jpeg(pixels: RGB, quality: int = JPEG_QUALITY, *, subsampling: int = 0) -> bytes:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import Floats, Integers
 from metaphase.evaluation.metrics import Curve, Estimate, ratio
-
-# ---- pictures of results as PNG bytes, made without global state ----
+from metaphase.evaluation.operating_points import GRID
+from metaphase.labels.observers.consensus import LearningCurve
 
 INK, MAIN, SECOND, THIRD, PALE = "#20242a", "#1f5fa8", "#c2571a", "#3b8554", "#dbe6f3"
 SIZE_INCHES = (5.2, 3.7)
@@ -96,7 +95,7 @@ def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:
     return _png(figure)
 
 
-def confusion_plot(table: npt.NDArray[np.int64]) -> bytes:
+def confusion_plot(table: Integers) -> bytes:
     """Cases of each true and predicted grade; the shade is the share within the true grade."""
     figure, axes = _figure("predicted grade", "true grade", "Confusion of grades", width=3.9)
     share = np.nan_to_num(ratio(table, table.sum(axis=1, keepdims=True)))
@@ -104,9 +103,9 @@ def confusion_plot(table: npt.NDArray[np.int64]) -> bytes:
     for (row, column), count in np.ndenumerate(table):
         colour = "white" if share[row, column] > 0.55 else INK
         axes.text(column, row, f"{count}\n{share[row, column]:.0%}", ha="center", va="center", color=colour)
-    names = [str(grade) for grade in range(1, len(table) + 1)]
-    axes.set_xticks(range(len(table)), names)
-    axes.set_yticks(range(len(table)), names)
+    ticks = range(len(table)), [str(grade) for grade in range(1, len(table) + 1)]
+    axes.set_xticks(*ticks)
+    axes.set_yticks(*ticks)
     axes.grid(False)
     return _png(figure)
 
@@ -120,10 +119,10 @@ def scatter_plot(truth: Floats, predicted: Floats, correlation: Estimate) -> byt
     return _png(figure)
 
 
-def label_curve_plot(points: Sequence[tuple[int, float, float, float]]) -> bytes:
+def label_curve_plot(curve: LearningCurve) -> bytes:
     """F1 with its interval against the number of labels it was learnt from."""
     figure, axes = _figure("labels", "F1", "Would more labels help?")
-    labels, f1, low, high = (np.array(column, float) for column in zip(*points, strict=True))
+    labels, f1, low, high = np.array([astuple(point) for point in curve.points], float).T
     axes.fill_between(labels, low, high, color=PALE, linewidth=0)
     axes.plot(labels, f1, color=MAIN, linewidth=2.2, marker="o", markersize=4)
     axes.set_ylim(0, 1.02)
@@ -169,15 +168,21 @@ class Line:
     """Thresholds chosen on validation slides, marked on the mean curve where there is one."""
 
 
-def network_f1_plot(panels: Mapping[str, Sequence[Line]], grid: Sequence[float]) -> bytes:
+Panels = Mapping[str, Sequence[Line]]
+"""Lines of F1 against the threshold, by the test slides they are about."""
+
+
+def network_f1_plot(panels: Panels) -> bytes:
     """A panel for each group of test slides, lines of the same name in the same colour."""
+    if not panels:
+        return b""
     figure = Figure(figsize=(max(8.0, 5.4 * len(panels)), 4.1), dpi=DPI, layout="constrained")
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     for number, (title, lines) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), number)
         _style(axes, "detection threshold", "F1", title)
         for line in lines:
-            _draw(axes, line, np.asarray(grid), COLOURS[names.index(line.name) % len(COLOURS)])
+            _draw(axes, line, COLOURS[names.index(line.name) % len(COLOURS)])
         axes.set_ylim(0, 1.02)
         axes.set_xlim(0, 1)
     _legend(figure, figure.axes[0], 4)
@@ -186,6 +191,8 @@ def network_f1_plot(panels: Mapping[str, Sequence[Line]], grid: Sequence[float])
 
 def learning_plot(histories: Mapping[str, pd.DataFrame]) -> bytes:
     """Loss and validation F1 of every network by epoch; the best epoch is marked."""
+    if not histories:
+        return b""
     figure = Figure(figsize=(10.8, 3.6), dpi=DPI, layout="constrained")
     left, right = figure.subplots(1, 2)
     _style(left, "epoch", "", "Training loss")
@@ -204,15 +211,15 @@ def learning_plot(histories: Mapping[str, pd.DataFrame]) -> bytes:
     return _png(figure)
 
 
-def _draw(axes: Axes, line: Line, grid: npt.NDArray[np.float64], colour: str) -> None:
+def _draw(axes: Axes, line: Line, colour: str) -> None:
     curves = np.nan_to_num(np.asarray(line.curves, float))
     mean = curves.mean(axis=0)
     if len(curves) > 1:
-        axes.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.15, linewidth=0)
-    axes.plot(grid, mean, color=colour, linewidth=1.8, label=line.name)
+        axes.fill_between(GRID, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    axes.plot(GRID, mean, color=colour, linewidth=1.8, label=line.name)
     if len(line.thresholds) == 1:
         threshold = float(line.thresholds[0])
-        axes.plot(threshold, np.interp(threshold, grid, mean), "o", color=colour, markersize=5)
+        axes.plot(threshold, np.interp(threshold, GRID, mean), "o", color=colour, markersize=5)
 
 
 def _style(axes: Axes, x: str, y: str, title: str) -> None:

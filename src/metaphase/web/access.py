@@ -15,7 +15,6 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -70,13 +69,6 @@ def own_token() -> str:
         return new_token()
 
 
-class Refusal(NamedTuple):
-    """Why a request goes no further."""
-
-    status: int
-    reason: str
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """What the server asks of its visitors."""
@@ -115,28 +107,28 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refusal(request: Request, access: Access) -> Refusal | None:
-    """The first thing wrong with a request, apart from its body."""
+def refusal(request: Request, access: Access) -> tuple[str, int] | None:
+    """The first thing wrong with a request, apart from its body: the reason, and the HTTP status."""
     host = request.headers.get("host", "")
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         name = ""
     if access.loopback_only and not is_loopback(name):
-        return Refusal(421, "This server answers to localhost only.")
+        return "This server answers to localhost only.", 421
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     if not (access.matches(request.cookies.get(access.cookie)) or access.matches(bearer)):
-        return Refusal(403, "Open the link with its token, as printed where the server was started.")
+        return "Open the link with its token, as printed where the server was started.", 403
     if request.method not in ("GET", "HEAD", "POST"):
-        return Refusal(405, "Not allowed.")
+        return "Not allowed.", 405
     if request.method != "POST":
         return None
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return Refusal(415, "Send JSON.")
+        return "Send JSON.", 415
     origin = request.headers.get("origin")
     foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
     if foreign or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return Refusal(403, "Another site may not write here.")
+        return "Another site may not write here.", 403
     return None
 
 
@@ -169,7 +161,7 @@ class Guard:
         request = Request(scope)
         response = self._entrance(request)
         if response is None and (problem := refusal(request, self._access)):
-            response = PlainTextResponse(problem.reason, problem.status)
+            response = PlainTextResponse(*problem)
         if response is None and request.method == "POST":
             body, more = b"", True
             while more and len(body) <= MAX_BODY:

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -17,17 +17,16 @@ from typing import Annotated, Any, ClassVar
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import Response
 from pydantic import Field
 
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
 from metaphase.labels.building import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
-from metaphase.labels.observers.project import UNAVAILABLE, Answer, LabellingError, Project, load_project
+from metaphase.labels.observers.project import UNAVAILABLE, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM
 from metaphase.labels.registration.transform import load_transform
@@ -39,10 +38,10 @@ from metaphase.web.serving import (
     LOOPBACK,
     MAX_NUMBER,
     Hello,
-    Message,
     Number,
     Ready,
     Receipt,
+    Reply,
     SentAnswers,
     bare_app,
     picture,
@@ -67,10 +66,12 @@ class Crops(ABC):
     views: ClassVar[tuple[str, ...]]
     """Names of the pictures of an item."""
 
-    def __init__(self, project: Project, cached: int = CACHED_CROPS, open_slides: int = OPEN_SLIDES) -> None:
+    def __init__(self, project: Project, drawn: object) -> None:
+        self.version = blake2b(repr((SIDE_PX, drawn)).encode(), digest_size=6).hexdigest()
+        """Changes with all that changes pictures (`drawn`), so that browsers may keep them for long."""
         self._project = project
-        self._slides = SlidePool(open_slides)
-        self._jpeg = lru_cache(cached)(self._cut)
+        self._slides = SlidePool(OPEN_SLIDES)
+        self._jpeg = lru_cache(CACHED_CROPS)(self._cut)
         self._lock, self._left_out = Lock(), project.unavailable
         self._failed: dict[str, str] = {}
         """Which picture of an item failed."""
@@ -90,11 +91,6 @@ class Crops(ABC):
     def close(self) -> None:
         """Close the slides."""
         self._slides.close()
-
-    @property
-    @abstractmethod
-    def version(self) -> str:
-        """Changes with everything that changes pictures, so that browsers may keep them for long."""
 
     @abstractmethod
     def _cut(self, number: int, view: str) -> bytes:
@@ -118,13 +114,9 @@ class CropMaker(Crops):
 
     views = ("close", "context")
 
-    @cached_property
-    def version(self) -> str:
-        """Changes with items and scales."""
-        settings = self._project.settings
-        scales = (settings.close_um, settings.context_um, SIDE_PX, JPEG_QUALITY)
-        text = repr((scales, [(item.number, item.mpp) for item in self._project.items]))
-        return blake2b(text.encode(), digest_size=6).hexdigest()
+    def __init__(self, project: Project) -> None:
+        scales = (project.settings.close_um, project.settings.context_um, JPEG_QUALITY)
+        super().__init__(project, (scales, [(item.number, item.mpp) for item in project.items]))
 
     def _cut(self, number: int, view: str) -> bytes:
         item = self._project.by_number[number]
@@ -135,8 +127,6 @@ class CropMaker(Crops):
 
 # ---- pictures of a point ----
 
-CACHED_REVIEW_CROPS = 1000
-
 
 class ReviewCrops(Crops):
     """Pictures of the points of a review, in each stain."""
@@ -144,15 +134,9 @@ class ReviewCrops(Crops):
     views = ("he", "phh3")
 
     def __init__(self, review: Review) -> None:
-        super().__init__(review.project, CACHED_REVIEW_CROPS)
+        super().__init__(review.project, (CLOSE_UM, review.order))
         self._review = review
         self._transform = lru_cache(64)(load_transform)
-
-    @property
-    def version(self) -> str:
-        """Changes with the points."""
-        text = repr((SIDE_PX, CLOSE_UM, self._review.order))
-        return blake2b(text.encode(), digest_size=6).hexdigest()
 
     def _cut(self, number: int, view: str) -> bytes:
         row = self._review.by_number[number]
@@ -171,8 +155,8 @@ class ReviewCrops(Crops):
 
 def turned_crop(
     slide: Slide,
-    position: npt.NDArray[np.float64],
-    matrix: npt.NDArray[np.float64],
+    position: Floats,
+    matrix: Floats,
     side_um: float,
     side_px: int,
 ) -> RGB:
@@ -194,42 +178,8 @@ def turned_crop(
 SentItem = Annotated[int, Field(ge=0, lt=MAX_NUMBER, strict=True)]
 
 
-class Point(Message):
-    """What the observer sees about a point of a reference standard."""
-
-    case: str
-    candidate: str
-    confidence: float
-    probability: float
-    contrast: float
-    """Darkness in H&E relative to dark nuclei around; 0 where it could not be measured."""
-    method: str
-    accepted: bool
-    """Without any observer."""
-    reason: str
-
-
-class Session(Message):
-    """All that the page needs to start; of answers, the observer's own only."""
-
-    observer: str
-    project: str
-    """Keeps answers that wait in a browser apart from those to other projects."""
-    title: str
-    question: str
-    answers: tuple[Answer, ...]
-    items: list[int]
-    """All items in the observer's own order; points, the least sure first."""
-    points: list[Point]
-    """Of a reference standard, what is known of each item, in the same order."""
-    given: list[tuple[int, str]]
-    """The observer's answers, in the order they were given."""
-    seconds: float
-    """Time spent so far."""
-    crops: str
-    """Where pictures are, for `{item}/{view}.jpg`."""
-    marks: float
-    """Side of the close view as a share of the context view, to outline it there."""
+SEEN = ("case", "candidate", "confidence", "probability", "method", "reason")
+"""What the observer sees about a point of a reference standard, as its row says it."""
 
 
 # ---- the page as a web application ----
@@ -257,34 +207,38 @@ def labelling_app(
             raise HTTPException(404, "unavailable")
         return Response(path.read_bytes(), media_type="image/png", headers={"cache-control": "no-cache"})
 
-    def point(row: Row) -> Point:
-        said = {
-            name: row[name] for name in ("case", "candidate", "confidence", "probability", "method", "reason")
-        }
+    def point(row: Row) -> Reply:
+        """`contrast` is darkness in H&E relative to dark nuclei around, 0 where it could not be measured;
+        `accepted` is what holds without any observer."""
         contrast = float(row["contrast"])
         shown = contrast if math.isfinite(contrast) else 0.0
-        return Point(**said, contrast=shown, accepted=row["automatic"])
+        return {name: row[name] for name in SEEN} | {"contrast": shown, "accepted": row["automatic"]}
 
     @app.post("/api/session")
-    def session(hello: Hello) -> Session:
-        """The observer's own state, from any device."""
+    def session(hello: Hello) -> Reply:
+        """All that the page needs to start, on any device; of answers, the observer's own only.
+
+        `project` keeps answers that wait in a browser apart from those to other projects. `points` say what
+        is known of each item of a reference standard, `given` are answers in the order they were given, and
+        `marks` is the side of the close view as a share of the context view, to outline it there.
+        """
         observer = store.known(hello.observer)
         settings = project.settings
         order = review.order if review else project.order_for(observer, divided_items(store.current()))
         given = [(project.by_name[one.item].number, one.answer) for one in store.current(observer)]
-        return Session(
-            observer=observer,
-            project=project.identity,
-            title=settings.title,
-            question=settings.question,
-            answers=settings.answers,
-            items=order,
-            points=[point(review.by_number[number]) for number in order] if review else [],
-            given=[(number, answer) for number, answer in given if number in asked],
-            seconds=store.seconds_spent(observer),
-            crops=f"/crop/{crops.version}",
-            marks=settings.close_um / settings.context_um,
-        )
+        return {
+            "observer": observer,
+            "project": project.identity,
+            "title": settings.title,
+            "question": settings.question,
+            "answers": settings.answers,
+            "items": order,
+            "points": [point(review.by_number[number]) for number in order] if review else [],
+            "given": [(number, answer) for number, answer in given if number in asked],
+            "seconds": store.seconds_spent(observer),
+            "crops": f"/crop/{crops.version}",
+            "marks": settings.close_um / settings.context_um,
+        }
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[SentItem]) -> Receipt:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -276,6 +276,8 @@ MAX_NUMBER = 2**48
 Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]
 ObserverName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Item = TypeVar("Item")
+Reply = dict[str, Any]
+"""What a page is told."""
 
 
 class Message(BaseModel):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import ClassVar
 
 import cv2
 import numpy as np
 from fastapi import HTTPException
-from PIL import Image
 
 from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, source_of
 from metaphase.analysis.review import count_with, review_order
@@ -34,7 +30,7 @@ from metaphase.labels.observers.store import Given
 from metaphase.labels.registration.outputs import SUMMARY as REGISTERED
 from metaphase.labels.registration.outputs import TRANSFORM
 from metaphase.labels.registration.transform import Transform, load_transform
-from metaphase.reports.pages import encode_jpeg
+from metaphase.reports.pages import encode_jpeg, encode_png
 from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool, SlideSource, sources_with
@@ -63,27 +59,21 @@ class ViewedSlide:
         record = None if result is None else result.record
         if source is None:
             assert record is not None
-            self.width, self.height, self.mpp, self.version = record.width, record.height, record.mpp, ""
+            self.width, self.height, self.mpp = record.width, record.height, record.mpp
         else:
             with source.open() as slide:
                 self.width, self.height, self.mpp = slide.width, slide.height, slide.mpp
-            stat = source.path.stat()
-            self.version = _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY)))
-            """Changes with its pixels."""
         path = source.path if result is None and source is not None else self.found.folder
         self.name = path.stem if record is None else record.name
         self.key = _digest(str(path.resolve()))
         """What the browser calls it, the same whenever it is viewed."""
-        self.layers = {layer.name: layer for layer in self._layers(pair)} if source is not None else {}
-        """What can be laid over it, by name."""
-
-    def _layers(self, pair: RegisteredPair | None) -> Iterator[Layer]:
-        if pair is not None:
-            yield Phh3Layer(
-                SlideSource(pair.phh3, pair.transform.phh3_mpp), self.mpp, pair.transform, pair.verdict
-            )
-        if self._result is not None and (self._result.folder / PROBABILITIES).is_file():
-            yield ProbabilityLayer(SlideSource(self._result.folder / PROBABILITIES), self.mpp)
+        layers = [] if source is None else [slide_layer(source, self.mpp)]
+        if source is not None and pair is not None:
+            layers.append(phh3_layer(pair, self.mpp))
+        if source is not None and result is not None and (result.folder / PROBABILITIES).is_file():
+            layers.append(probability_layer(result.folder / PROBABILITIES, self.mpp))
+        self.layers = {layer.name: layer for layer in layers}
+        """Its own picture and what can be laid over it, by name; nothing where it cannot be found."""
 
     @property
     def result(self) -> SlideResult | None:
@@ -163,8 +153,7 @@ class ViewedSlide:
 def record_stamp(folder: Path) -> str:
     """Tells the record of a slide from others: it is written last."""
     with suppress(OSError):
-        stat = (folder / SUMMARY).stat()
-        return _digest(repr((stat.st_mtime_ns, stat.st_size)))
+        return _version(folder / SUMMARY)
     return ""
 
 
@@ -239,6 +228,12 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=KEY_BYTES).hexdigest()
 
 
+def _version(path: Path, *drawn: object) -> str:
+    """Changes with a file, and with how it is drawn."""
+    stat = path.stat()
+    return _digest(repr((stat.st_mtime_ns, stat.st_size, *drawn)))
+
+
 # ---- layers over a slide ----
 
 
@@ -277,107 +272,91 @@ def registered_pair(folder: Path) -> RegisteredPair:
     return RegisteredPair(folder, he, phh3, load_transform(folder / TRANSFORM), verdict)
 
 
+Draw = Callable[[Slide, float, float, int, int, float], bytes]
+"""From an open slide, a picture of the viewed slide's pixels: from x, y on, of a width and height, so many
+level-0 pixels of the viewed slide a side."""
+
+
 @dataclass(frozen=True, eq=False)
-class Layer(ABC):
-    """Another picture of a slide, drawn in the slide's own pixels."""
+class Layer:
+    """A picture of a slide, drawn in the slide's own pixels: its own, or one to lay over it."""
 
+    name: str
+    title: str
+    """What a person calls it."""
+    ending: str
     source: SlideSource
-    mpp: float
-    """Of the slide."""
-    name: ClassVar[str] = ""
-    ending: ClassVar[str] = ""
+    version: str
+    """Changes with its pixels, and with where they lie."""
+    tile: Draw
 
-    @cached_property
-    def version(self) -> str:
-        """Changes with its pixels, and with where they lie."""
-        stat = self.source.path.stat()
-        return _digest(repr((stat.st_mtime_ns, stat.st_size, self.mpp, TILE_PX, TILE_QUALITY, self.placed)))
 
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """What a person calls it."""
+SLIDE = "slide"
+"""The layer of the slide itself."""
 
-    @property
-    def placed(self) -> object:
-        """What decides where it lies, apart from the slide's resolution."""
-        return ()
 
-    @abstractmethod
-    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
-        """A picture of pixels with `scale` level-0 pixels of the slide a side, from (x, y) on."""
+def slide_layer(source: SlideSource, mpp: float) -> Layer:
+    """The slide itself."""
+    return Layer(SLIDE, "", "jpg", source, _version(source.path, SLIDE, mpp, TILE_PX, TILE_QUALITY), _plain)
+
+
+def _plain(opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+    pixels = opened.read(x, y, width, height, opened.mpp * scale)
+    return encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
 
 
 GRID_PX = 32
 """Between positions that a transform is asked about; straight lines between."""
 
 
-@dataclass(frozen=True, eq=False)
-class Phh3Layer(Layer):
-    """The PHH3 slide as it lies on the H&E slide."""
-
-    transform: Transform
-    verdict: str
-    name: ClassVar[str] = "phh3"
-    ending: ClassVar[str] = "jpg"
-
-    @property
-    def title(self) -> str:
-        """With its verdict where that is a doubt."""
-        return "PHH3" if self.verdict == "reliable" else f"PHH3 (registration {self.verdict})"
-
-    @property
-    def placed(self) -> object:
-        """The transform."""
-        return json.dumps(self.transform.to_json())
-
-    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
-        """Warped; white where the PHH3 slide ends."""
-        columns, rows = (np.linspace(0, side, -(-side // GRID_PX) + 1) for side in (width, height))
-        grid = np.stack(np.meshgrid(x + columns * scale, y + rows * scale), axis=-1)
-        there = self.transform.he_to_phh3(grid.reshape(-1, 2)).reshape(grid.shape)
-        step = scale * self.mpp / opened.mpp
-        low = there.min(axis=(0, 1)) - 2 * step
-        wide, tall = (np.ceil((there.max(axis=(0, 1)) - low) / step) + 2).astype(int).tolist()
-        pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
-        at = ((there - low) / step - 0.5).astype(np.float32)
-        middles = (
-            (np.arange(side, dtype=np.float32) + 0.5) / side * (len(axis) - 1)
-            for side, axis in ((width, columns), (height, rows))
-        )
-        across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(*middles))
-        where = cv2.remap(at, across, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        warped = cv2.remap(
-            pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255)
-        )
-        return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
+def phh3_layer(pair: RegisteredPair, mpp: float) -> Layer:
+    """The PHH3 slide as it lies on the H&E slide; its title says where that is in doubt."""
+    title = "PHH3" if pair.verdict == "reliable" else f"PHH3 (registration {pair.verdict})"
+    source = SlideSource(pair.phh3, pair.transform.phh3_mpp)
+    placed = json.dumps(pair.transform.to_json())
+    version = _version(source.path, "phh3", mpp, TILE_PX, TILE_QUALITY, placed)
+    return Layer("phh3", title, "jpg", source, version, partial(_warped, pair.transform, mpp))
 
 
-@dataclass(frozen=True, eq=False)
-class ProbabilityLayer(Layer):
+def _warped(
+    transform: Transform, mpp: float, opened: Slide, x: float, y: float, width: int, height: int, scale: float
+) -> bytes:
+    """White where the PHH3 slide ends."""
+    columns, rows = (np.linspace(0, side, -(-side // GRID_PX) + 1) for side in (width, height))
+    grid = np.stack(np.meshgrid(x + columns * scale, y + rows * scale), axis=-1)
+    there = transform.he_to_phh3(grid.reshape(-1, 2)).reshape(grid.shape)
+    step = scale * mpp / opened.mpp
+    low = there.min(axis=(0, 1)) - 2 * step
+    wide, tall = (np.ceil((there.max(axis=(0, 1)) - low) / step) + 2).astype(int).tolist()
+    pixels = opened.read(float(low[0]), float(low[1]), wide, tall, step * opened.mpp)
+    at = ((there - low) / step - 0.5).astype(np.float32)
+    middles = (
+        (np.arange(side, dtype=np.float32) + 0.5) / side * (len(axis) - 1)
+        for side, axis in ((width, columns), (height, rows))
+    )
+    across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(*middles))
+    where = cv2.remap(at, across, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    warped = cv2.remap(pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+    return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
+
+
+def probability_layer(path: Path, mpp: float) -> Layer:
     """What the networks said everywhere, where `metaphase detect --probability-map` kept it."""
+    version = _version(path, mpp, TILE_PX, TILE_QUALITY)
+    return Layer("probability", "Probability map", "png", SlideSource(path), version, partial(_coloured, mpp))
 
-    name: ClassVar[str] = "probability"
-    ending: ClassVar[str] = "png"
 
-    @property
-    def title(self) -> str:
-        """Plain."""
-        return "Probability map"
-
-    def tile(self, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
-        """Clear at 0; nothing beyond the map."""
-        ratio = self.mpp / opened.mpp
-        levels: RGB = opened.read(x * ratio, y * ratio, width, height, scale * self.mpp)
-        share = levels[..., 0].astype(np.float32) / np.float32(255)
-        right, bottom = (
-            (side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y))
-        )
-        share[math.ceil(max(bottom, 0)) :] = 0
-        share[:, math.ceil(max(right, 0)) :] = 0
-        data = io.BytesIO()
-        Image.fromarray(heat_colours(share)).save(data, "PNG", compress_level=1)
-        return data.getvalue()
+def _coloured(mpp: float, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+    """Clear at 0; nothing beyond the map."""
+    ratio = mpp / opened.mpp
+    levels: RGB = opened.read(x * ratio, y * ratio, width, height, scale * mpp)
+    share = levels[..., 0].astype(np.float32) / np.float32(255)
+    right, bottom = (
+        (side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y))
+    )
+    share[math.ceil(max(bottom, 0)) :] = 0
+    share[:, math.ceil(max(right, 0)) :] = 0
+    return encode_png(heat_colours(share), compress_level=1)
 
 
 # ---- tiles ----
@@ -396,22 +375,18 @@ class TileMaker:
         self.made = 0
         """How many tiles were made, not found."""
 
-    def kept(
-        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
-    ) -> bytes | None:
+    def kept(self, slide: ViewedSlide, level: int, column: int, row: int, layer: str = SLIDE) -> bytes | None:
         """A tile that is in memory."""
-        return self._kept.get((_name(slide, layer), level, column, row))
+        return self._kept.get((slide.key, slide.layers[layer].version, level, column, row))
 
-    def make(
-        self, slide: ViewedSlide, level: int, column: int, row: int, layer: Layer | None = None
-    ) -> bytes | None:
-        """A tile of a slide, or of a layer over it; None beyond the edge.
+    def make(self, slide: ViewedSlide, level: int, column: int, row: int, layer: str = SLIDE) -> bytes | None:
+        """A tile of a layer of a slide; None beyond the edge.
 
         Level 0 has the slide's own pixels, each next half as many a side.
         """
         if not 0 <= level <= levels_of(slide.width, slide.height):
             return None
-        scale = 2**level
+        scale, shown = 2**level, slide.layers[layer]
         x, y = column * TILE_PX * scale, row * TILE_PX * scale
         if not (0 <= x < slide.width and 0 <= y < slide.height):
             return None
@@ -419,27 +394,16 @@ class TileMaker:
             min(TILE_PX, math.ceil((side - start) / scale))
             for side, start in ((slide.width, x), (slide.height, y))
         )
-        source = slide.source if layer is None else layer.source
-        if source is None:
-            return None
-        with self._slides.open(source.path, source.mpp) as opened:
+        with self._slides.open(shown.source.path, shown.source.mpp) as opened:
             opened.flaws = []  # what is there is shown
-            if layer is None:
-                pixels = opened.read(x, y, width, height, opened.mpp * scale)
-                made = encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
-            else:
-                made = layer.tile(opened, x, y, width, height, scale)
+            made = shown.tile(opened, x, y, width, height, scale)
         self.made += 1
-        self._kept.put((_name(slide, layer), level, column, row), made)
+        self._kept.put((slide.key, shown.version, level, column, row), made)
         return made
 
     def close(self) -> None:
         """Close the slides."""
         self._slides.close()
-
-
-def _name(slide: ViewedSlide, layer: Layer | None) -> str:
-    return slide.version + slide.key + ("" if layer is None else layer.name + layer.version)
 
 
 def levels_of(width: int, height: int) -> int:

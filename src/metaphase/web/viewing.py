@@ -21,14 +21,8 @@ from metaphase.labels.observers.positions import position_name, position_of
 from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.messages import (
-    AppliedView,
     AskedCount,
-    CountView,
     Position,
-    ReviewView,
-    SlideList,
-    SlideView,
-    StandingAnswer,
     count_view,
     drawn_density,
     row_with,
@@ -41,12 +35,13 @@ from metaphase.web.serving import (
     Number,
     Ready,
     Receipt,
+    Reply,
     SentAnswers,
     bare_app,
     picture,
     serve,
 )
-from metaphase.web.viewed import Layer, TileMaker, ViewedSlide, viewed_slides
+from metaphase.web.viewed import TileMaker, ViewedSlide, viewed_slides
 
 ZOOMER = "openseadragon.min.js"
 KEPT_DENSITIES = 8_000_000
@@ -73,12 +68,12 @@ def viewing_app(
     _add_tiles(app, named, tiles)
 
     @app.post("/api/slides")
-    def cohort(asked: AskedCount) -> SlideList:
-        """The list."""
-        return SlideList(slides=[slide_row(slide, asked.observer, blind) for slide in slides], blind=blind)
+    def cohort(asked: AskedCount) -> Reply:
+        """The list, and what holds for all slides."""
+        return {"slides": [slide_row(slide, asked.observer, blind) for slide in slides], "blind": blind}
 
     @app.get("/api/slide/{key}")
-    def one(key: str) -> SlideView:
+    def one(key: str) -> Reply:
         """A slide and what the networks found."""
         return slide_view(named(key))
 
@@ -89,31 +84,8 @@ def viewing_app(
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
     slots = asyncio.Semaphore(max(2, available_cores()))
 
-    async def made(
-        request: Request, slide: ViewedSlide, layer: Layer | None, level: int, column: int, row: int
-    ) -> bytes | None:
-        """A tile; those that the browser gave up before their turn are not made."""
-        found = tiles.kept(slide, level, column, row, layer)
-        if found is None:
-            await request.body()  # or else the end of the request hides that of the connection
-            async with slots:
-                if await request.is_disconnected():
-                    raise HTTPException(499, "given up")
-                found = await run_in_threadpool(tiles.make, slide, level, column, row, layer)
-        return found
-
-    @app.get("/tile/{key}/{version}/{level}/{column}_{row}.jpg")
+    @app.get("/tile/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
     async def tile(
-        request: Request, key: str, version: str, level: Number, column: Number, row: Number
-    ) -> Response:
-        """Of the slide."""
-        slide = named(key)
-        if version != slide.version:
-            raise HTTPException(404, "unavailable")
-        return picture(await made(request, slide, None, level, column, row))
-
-    @app.get("/layer/{key}/{name}/{version}/{level}/{column}_{row}.{ending}")
-    async def layer_tile(
         request: Request,
         key: str,
         name: str,
@@ -123,12 +95,19 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
         row: Number,
         ending: str,
     ) -> Response:
-        """Of a layer over it."""
+        """Of a slide or a layer over it; those that the browser gave up before their turn are not made."""
         slide = named(key)
         layer = slide.layers.get(name)
         if layer is None or (version, ending) != (layer.version, layer.ending):
             raise HTTPException(404, "unavailable")
-        return picture(await made(request, slide, layer, level, column, row), ending)
+        found = tiles.kept(slide, level, column, row, name)
+        if found is None:
+            await request.body()  # or else the end of the request hides that of the connection
+            async with slots:
+                if await request.is_disconnected():
+                    raise HTTPException(499, "given up")
+                found = await run_in_threadpool(tiles.make, slide, level, column, row, name)
+        return picture(found, ending)
 
 
 def _add_review(
@@ -142,7 +121,7 @@ def _add_review(
     writing = threading.Lock()
 
     @app.post("/api/count/{key}")
-    def count(key: str, asked: AskedCount) -> CountView:
+    def count(key: str, asked: AskedCount) -> Reply:
         """Count, grade, interval, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
@@ -152,12 +131,11 @@ def _add_review(
         density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config)
         drawn = drawn_density(slide, density)
         if drawn is not None:
-            densities.put(drawn[0].address, drawn[1])
+            densities.put(drawn[0]["address"], drawn[1])
         view = count_view(slide, reviewed, counted, stored, drawn[0] if drawn else None, blind)
         if asked.quick or asked.threshold is not None:
             return view
-        row = row_with(slide, reviewed.shares, view.count, asked.observer, blind)
-        return view.model_copy(update={"row": row})
+        return view | {"row": row_with(slide, reviewed.shares, view["count"], asked.observer, blind)}
 
     @app.get("/api/record/{key}")
     def record(key: str) -> str:
@@ -172,19 +150,18 @@ def _add_review(
         return Response(png, media_type="image/png", headers={"cache-control": "private, max-age=3600"})
 
     @app.post("/api/review/{key}")
-    def review(key: str, hello: Hello) -> ReviewView:
-        """What this observer has answered, from any device."""
-        log = named(key).log
-        observer = log.known(hello.observer)
+    def review(key: str, hello: Hello) -> Reply:
+        """What this observer has answered, from any device, and what others have where they may know."""
+        observer = named(key).log.known(hello.observer)
         standing = [
-            StandingAnswer(x=position[0], y=position[1], answer=one.answer, own=one.observer == observer)
+            {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
             for one in named(key).answers(observer, blind=blind)
             if (position := position_of(one.item))
         ]
-        return ReviewView(observer=observer, standing=standing)
+        return {"observer": observer, "standing": standing}
 
     @app.post("/api/withdraw/{key}")
-    def withdraw(key: str, hello: Hello) -> ReviewView:
+    def withdraw(key: str, hello: Hello) -> Reply:
         """Take back all answers of this observer about a slide."""
         with writing:
             folders = [named(key).found.folder]
@@ -192,7 +169,7 @@ def _add_review(
         return review(key, hello)
 
     @app.post("/api/apply")
-    def apply() -> AppliedView:
+    def apply() -> Reply:
         """Put the answers that stand in force, of all slides: reports, tables and exports are rewritten."""
         if blind:
             raise HTTPException(409, "observers are blinded: run metaphase review apply when all are done")
@@ -200,7 +177,7 @@ def _add_review(
         with writing:
             folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
             done = apply_reviews(folders, failed.append, slides=moved) if folders else []
-        return AppliedView(applied={one.name: str(one.in_force) for one in done}, failed=tuple(failed))
+        return {"applied": {one.name: str(one.in_force) for one in done}, "failed": failed}
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[Position]) -> Receipt:

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from metaphase.learn.mining.candidates import CandidateError
 from metaphase.learn.mining.sets import (
+    POSITIVE,
     SetConfig,
     draw_evenly,
     draw_weighted,
     easy_negatives,
     hard_column,
     hard_negatives,
-    positives,
     validation_set,
+    with_label,
 )
 
 
@@ -125,7 +126,7 @@ def test_validation_set_has_shares_of_both_classes() -> None:
 def test_no_positives() -> None:
     tables = {name: table.assign(label=np.int8(0)) for name, table in labelled().items()}
     with pytest.raises(CandidateError, match="no positive among the candidates of 3 slides"):
-        positives(tables)
+        with_label(tables, POSITIVE)
 
 
 def test_no_negatives() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import shapely
 
 from metaphase.base.arrays import Points
@@ -19,31 +18,22 @@ from metaphase.detections.formats.contract import (
     PLACE_DECIMALS,
     Format,
     ReadContext,
+    Row,
     WriteContext,
+    found_in,
     hex_colour,
-    leaving_out,
     name_of,
     never,
     noted_probability,
     probability_note,
 )
-from metaphase.detections.table import (
-    COLUMNS,
-    IGNORE,
-    LOOKALIKE,
-    MITOSIS,
-    DetectionSet,
-    common_label,
-    detection_set,
-)
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet, common_label
 
 ROOT = "ASAP_Annotations"
 POINTS = ("Dot", "PointSet")
 OUTLINES = ("Polygon", "Spline", "Rectangle")
 """Shapes that stand for what they enclose; a measurement encloses nothing."""
 NO_GROUP = ("None", "")
-
-Row = tuple[str, float, float, float | None, str]
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
@@ -63,8 +53,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
         }
         drawings = root.iterfind("Annotations//Annotation")
         rows = [row for drawn in drawings for row in _rows(drawn, parents, context.slide, left_out)]
-    found = detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
-    return leaving_out(found, path, left_out)
+    return found_in(path, rows, (context.slide,), left_out)
 
 
 def is_asap(path: Path) -> bool:
@@ -81,7 +70,7 @@ def _rows(
 ) -> Iterator[Row]:
     kind = drawing.get("Type", "")
     corners = sorted(drawing.iterfind("Coordinates/Coordinate"), key=lambda one: int(one.get("Order", 0)))
-    positions = np.array([_position(corner) for corner in corners])
+    positions = np.array([[finite(corner.attrib[name]) for name in "XY"] for corner in corners])
     if kind not in POINTS + OUTLINES:
         left_out[f"annotations of the type {kind or 'None'}"] += 1
     elif not len(positions):
@@ -96,13 +85,6 @@ def _rows(
         probability = noted_probability(drawing.get("Name"))
         for x, y in [_centroid(positions)] if kind in OUTLINES else positions.tolist():
             yield slide, x, y, probability, label
-
-
-def _position(corner: ET.Element) -> tuple[float, float]:
-    x, y = corner.get("X"), corner.get("Y")
-    if x is None or y is None:
-        raise ValueError("a coordinate without X and Y")
-    return finite(x), finite(y)
 
 
 def _centroid(positions: Points) -> tuple[float, float]:

@@ -6,40 +6,37 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from metaphase.base.foreign import finite
+from metaphase.base.arrays import Floats
+from metaphase.base.foreign import finite, parsing
 from metaphase.base.tables import TableError, named
 from metaphase.detections.formats.contract import (
     MARKER_UM,
     PLACE_DECIMALS,
     Format,
     ReadContext,
+    Row,
     WriteContext,
+    found_in,
     load_json,
     name_of,
     ordered,
     save_json,
     stated_probability,
 )
-from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
+from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- COCO names its slides itself
     """Annotations by the centre of their boxes, `score` as probability; all images listed are covered."""
     content = load_json(path)
-    try:
+    form = "it needs images, and annotations with image_id and bbox [x, y, width, height]"
+    with parsing(path, "holds an entry that is not of the COCO form", next_step=form, error=TableError):
         images = {image["id"]: image for image in content["images"]}
         classes = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
         rows = [_row(annotation, images, classes, path) for annotation in content["annotations"]]
         boxes = np.array([annotation["bbox"] for annotation in content["annotations"]], float).reshape(-1, 4)
-    except (KeyError, TypeError, ValueError) as error:
-        raise TableError(
-            f"holds an entry that is not of the COCO form ({error!r})",
-            path=path,
-            next_step="it needs images, and annotations with image_id and bbox [x, y, width, height]",
-        ) from error
-    _refuse_corners(boxes, [images[annotation["image_id"]] for annotation in content["annotations"]], path)
+        _refuse_corners(boxes, [images[one["image_id"]] for one in content["annotations"]], path)
     slides = tuple(str(image["file_name"]) for image in images.values())
     if len(set(slides)) < len(slides):
         raise TableError(
@@ -47,7 +44,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- C
             path=path,
             next_step="give every image a file_name of its own, with its folder",
         )
-    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), slides, path)
+    return found_in(path, rows, slides)
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
@@ -84,9 +81,7 @@ def _box(x: float, y: float, side: float) -> dict[str, Any]:
     return {"bbox": [left, top, side, side], "area": round(side * side, PLACE_DECIMALS)}
 
 
-def _row(
-    annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path
-) -> tuple[str, float, float, float | None, str]:
+def _row(annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path) -> Row:
     x, y, width, height = (finite(value) for value in annotation["bbox"])
     label = classes.get(annotation.get("category_id"), MITOSIS)
     slide = str(images[annotation["image_id"]]["file_name"])
@@ -94,7 +89,7 @@ def _row(
     return slide, x + width / 2, y + height / 2, probability, label
 
 
-def _refuse_corners(boxes: np.ndarray[Any, np.dtype[np.float64]], images: list[Any], path: Path) -> None:
+def _refuse_corners(boxes: Floats, images: list[Any], path: Path) -> None:
     """MIDOG's files look like COCO and hold corners; read as sizes, such boxes reach past the image."""
     if not len(boxes) or not all("width" in image and "height" in image for image in images):
         return

@@ -8,16 +8,27 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import pandas as pd
 
 from metaphase.base.errors import OutputError, ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
 from metaphase.base.tables import TableError, as_text, slide_names
-from metaphase.detections.table import BELOW, COUNTED, IGNORE, LOOKALIKE, MITOSIS, DetectionSet
+from metaphase.detections.table import (
+    BELOW,
+    COLUMNS,
+    COUNTED,
+    IGNORE,
+    LOOKALIKE,
+    MITOSIS,
+    DetectionSet,
+    detection_set,
+)
 
 # ---- what a format gets and gives ----
 
@@ -107,6 +118,11 @@ class Format:
     """Whether a file holds all columns, `counted` among them; in others a class tells what does not count."""
 
     @property
+    def endings(self) -> tuple[str, ...]:
+        """Those of files that are read."""
+        return (*self.suffixes, *self.packed)
+
+    @property
     def own_ending(self) -> str:
         """An ending that no other format has."""
         return f".{self.name}{self.suffixes[0]}"
@@ -137,15 +153,12 @@ def _unpacked(path: Path, size: int) -> bytes:
             if len(members) != 1:
                 raise ValueError(f"it contains {len(members)} files instead of one")
             with archive.open(members[0]) as packed:
-                return _bounded(packed, limit, path)
-    if suffix == ".gz":
+                content = packed.read(limit + 1)
+    elif suffix == ".gz":
         with gzip.open(path) as packed:
-            return _bounded(packed, limit, path)
-    return path.read_bytes()
-
-
-def _bounded(packed: IO[bytes] | gzip.GzipFile, limit: int, path: Path) -> bytes:
-    content = packed.read(limit + 1)
+            content = packed.read(limit + 1)
+    else:
+        return path.read_bytes()
     if len(content) > limit:
         raise TableError(f"unpacks to more than {limit:,} bytes", path=path, next_step=RAISE_LIMITS)
     return content
@@ -172,14 +185,27 @@ def never(_: Any) -> bool:
 # ---- what a file holds and the table does not ----
 
 
-def leaving_out(detections: DetectionSet, path: Path, left_out: Mapping[str, int]) -> DetectionSet:
-    """The set with a warning for each kind of thing in the file that became no point, and their number."""
+Row = tuple[str, float, float, float | None, str]
+"""A point: slide, x, y, probability (None where none is stated) and class."""
+
+
+def found_in(
+    path: Path,
+    points: pd.DataFrame | Sequence[Row],
+    slides: tuple[str, ...],
+    left_out: Mapping[str, int] | None = None,
+) -> DetectionSet:
+    """The points of a file and the slides that it covers, with a warning for each kind of thing in it that
+    became no point, and their number.
+    """
+    table = points if isinstance(points, pd.DataFrame) else pd.DataFrame(points, columns=list(COLUMNS))
+    found = detection_set(table, slides, path)
     warnings = (
         ResultWarning("objects-left-out", f"{path.name}: {count} {kind} left out")
-        for kind, count in left_out.items()
+        for kind, count in (left_out or {}).items()
         if count
     )
-    return replace(detections, warnings=(*detections.warnings, *warnings))
+    return replace(found, warnings=(*found.warnings, *warnings))
 
 
 NO_CLASS = "unclassified"

@@ -18,17 +18,23 @@ from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import is_file, library, parsing
 from metaphase.base.tables import TableError
-from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, name_of, never
+from metaphase.detections.formats.contract import (
+    Format,
+    ReadContext,
+    Row,
+    WriteContext,
+    found_in,
+    name_of,
+    never,
+)
 from metaphase.detections.table import (
     BELOW,
     CERTAIN,
-    COLUMNS,
     IGNORE,
     LOOKALIKE,
     MITOSIS,
     OPERATING_POINTS,
     DetectionSet,
-    detection_set,
     identities,
 )
 from metaphase.slides.archive import source_image
@@ -187,10 +193,10 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
             next_step="export them as 2D annotations",
         )
     rows = [row for group in found.get_annotation_groups() for row in _rows(group, context.slide)]
-    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+    return found_in(path, rows, (context.slide,))
 
 
-def _rows(group: Any, slide: str) -> list[tuple[str, float, float, float | None, str]]:
+def _rows(group: Any, slide: str) -> list[Row]:
     count = int(group.NumberOfAnnotations)
     if not count:
         return []

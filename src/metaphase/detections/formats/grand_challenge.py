@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from metaphase.base.foreign import finite
+from metaphase.base.foreign import finite, parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     Format,
     ReadContext,
+    Row,
     WriteContext,
+    found_in,
     load_json,
     name_of,
     save_json,
     stated_probability,
 )
-from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set
+from metaphase.detections.table import MITOSIS, DetectionSet
 
 UM_PER_MM = 1000.0
 MM_DECIMALS = 7
@@ -29,15 +28,17 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     """Points by name and probability, brought from millimetres to level-0 pixels."""
     points = load_json(path).get("points") or []
     scale = UM_PER_MM / context.mpp_of(context.slide, path) if points else 0.0
-    try:
-        rows = [_row(point, scale, context.slide, path) for point in points]
-    except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise TableError(
-            f"holds a point that is not of the Grand-Challenge form ({error!r})",
-            path=path,
-            next_step="a point is an object with point: [x, y, z] in millimetres",
-        ) from error
-    return detection_set(pd.DataFrame(rows, columns=list(COLUMNS)), (context.slide,), path)
+    what, form = (
+        "holds a point that is not of the Grand-Challenge form",
+        "a point is an object with point: [x, y, z] in millimetres",
+    )
+    rows: list[Row] = []
+    with parsing(path, what, next_step=form, error=TableError):
+        for point in points:
+            x, y = (finite(value) * scale for value in point["point"][:2])
+            probability = stated_probability(point.get("probability"), path)
+            rows.append((context.slide, x, y, probability, str(point.get("name") or MITOSIS)))
+    return found_in(path, rows, (context.slide,))
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
@@ -52,13 +53,6 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     ]
     version = {"major": 1, "minor": 0}
     save_json(path, {"type": "Multiple points", "name": "detections", "points": points, "version": version})
-
-
-def _row(
-    point: dict[str, Any], scale: float, slide: str, path: Path
-) -> tuple[str, float, float, float | None, str]:
-    x, y = (finite(value) * scale for value in point["point"][:2])
-    return slide, x, y, stated_probability(point.get("probability"), path), str(point.get("name") or MITOSIS)
 
 
 GRAND_CHALLENGE = Format(

@@ -15,6 +15,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
+from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     MARKER_UM,
@@ -24,14 +25,14 @@ from metaphase.detections.formats.contract import (
     ReadContext,
     WriteContext,
     colour_of,
-    leaving_out,
+    found_in,
     load_json,
     name_of,
     resolution_of,
     save_json,
     stated_probability,
 )
-from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, detection_set, identities
+from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, identities
 
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability")
 FRAMES = ("root", "tmaCore", "PathRootObject", "TMACoreObject")
@@ -65,7 +66,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
         "objects that frame others (TMA cores)": frames,
         "objects without a shape": len(everything) - frames - len(found),
     }
-    return leaving_out(detection_set(frame, (context.slide,), path), path, left_out)
+    return found_in(path, frame, (context.slide,), left_out)
 
 
 def features(path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
@@ -94,7 +95,7 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
 def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
     """Features with the shape of plain numbers that they state; true and false would pass for 1 and 0."""
     shapes = []
-    try:
+    with parsing(path, "holds a feature that is not GeoJSON", next_step="export it again", error=TableError):
         for feature in found:
             if (stated := feature["geometry"]) is not None:
                 geometry = shape(stated)
@@ -103,10 +104,6 @@ def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any
                 if geometry.is_empty or not np.isfinite(geometry.bounds).all():
                     raise ValueError("an empty shape")
                 shapes.append((feature, geometry))
-    except (KeyError, TypeError, AttributeError, ValueError, shapely.errors.ShapelyError) as error:
-        raise TableError(
-            f"holds a feature that is not GeoJSON ({error})", path=path, next_step="export it again"
-        ) from error
     return shapes
 
 
@@ -124,7 +121,8 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     """
     properties = feature.get("properties") or {}
     measured, metadata = properties.get("measurements") or {}, properties.get("metadata") or {}
-    try:
+    what = "holds an object with broken measurements"
+    with parsing(path, what, next_step="export it again", error=TableError):
         if not isinstance(measured, dict):
             measured = {str(entry["name"]): entry.get("value") for entry in measured}
         lowered = {str(name).strip().lower(): value for name, value in (properties | measured).items()}
@@ -134,15 +132,11 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
             for name, value in (metadata | measured).items()
             if name.strip().lower() not in (stated, *COLUMNS)
         }
-    except (TypeError, AttributeError, KeyError) as error:
-        raise TableError(
-            f"holds an object with broken measurements ({error!r})", path=path, next_step="export it again"
-        ) from error
-    stated_class = properties.get("classification")
-    if isinstance(stated_class, dict):
-        names = stated_class.get("names") or [stated_class.get("name")]
-        stated_class = ": ".join(str(name) for name in names if name)
-    label = str(stated_class or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
+    label = properties.get("classification")
+    if isinstance(label, dict):
+        names = label.get("names") or [label.get("name")]
+        label = ": ".join(str(name) for name in names if name)
+    label = str(label or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
     probability = stated_probability(lowered.get(stated or ""), path)
     return {"probability": probability, "label": label} | extra
 

@@ -13,22 +13,22 @@ import pandas as pd
 
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
-from metaphase.base.foreign import raised
+from metaphase.base.foreign import parsing, raised
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_numbers
 from metaphase.detections.formats.contract import (
     NO_CLASS,
     Format,
     ReadContext,
     WriteContext,
+    found_in,
     hex_colour,
-    leaving_out,
     name_of,
     never,
     noted_probability,
     ordered,
     probability_note,
 )
-from metaphase.detections.table import COLUMNS, DetectionSet, detection_set, identities
+from metaphase.detections.table import COLUMNS, DetectionSet, identities
 
 _SCHEMA = """
 PRAGMA journal_mode = OFF;
@@ -79,8 +79,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- t
         "annotations without coordinates": int((~placed).sum()),
         "annotations of slides that it does not list": int((placed & ~listed).sum()),
     }
-    found = detection_set(table.loc[placed & listed, list(COLUMNS)], tuple(slides["slide"]), path)
-    return leaving_out(found, path, left_out)
+    return found_in(path, table.loc[placed & listed, list(COLUMNS)], tuple(slides["slide"]), left_out)
 
 
 def listed_slides(path: Path) -> pd.DataFrame:
@@ -159,20 +158,18 @@ STEPS_ALLOWED = 200
 @contextmanager
 def database(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection; what is not a SlideRunner database becomes an error that says so."""
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            # Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, ends.
-            connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-            connection.execute("PRAGMA trusted_schema = OFF")
-            steps = iter(range(raised(STEPS_ALLOWED + path.stat().st_size // STEPS)))
-            connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
-            yield connection
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise TableError(
-            f"is not a SlideRunner database ({error})",
-            path=path,
-            next_step="it needs the tables Slides, Annotations, Annotations_coordinates and Classes",
-        ) from error
+    tables = "it needs the tables Slides, Annotations, Annotations_coordinates and Classes"
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    with (
+        parsing(path, "is not a SlideRunner database", next_step=tables, error=TableError),
+        closing(sqlite3.connect(address, uri=True)) as connection,
+    ):
+        # Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, ends.
+        connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        steps = iter(range(raised(STEPS_ALLOWED + path.stat().st_size // STEPS)))
+        connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
+        yield connection
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
@@ -202,15 +199,14 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         "Annotations_coordinates": pd.DataFrame(positions),
         "Annotations_label": labels[labels["class"] > 0],
     }
-    try:
-        with atomic_path(path) as temporary, closing(sqlite3.connect(temporary)) as connection:
-            connection.executescript(_SCHEMA)
-            for name, frame in content.items():
-                frame.to_sql(name, connection, if_exists="append", index=False)
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise OutputError(
-            f"cannot write the database ({error})", path=path, next_step="check the disk"
-        ) from error
+    with (
+        atomic_path(path) as temporary,
+        parsing(path, "cannot write the database", next_step="check the disk", error=OutputError),
+        closing(sqlite3.connect(temporary)) as connection,
+    ):
+        connection.executescript(_SCHEMA)
+        for name, frame in content.items():
+            frame.to_sql(name, connection, if_exists="append", index=False)
 
 
 def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:

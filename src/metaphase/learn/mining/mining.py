@@ -24,6 +24,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Report, silent
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
 from metaphase.images.stain.standardisation import METHOD, StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
@@ -33,14 +34,15 @@ from metaphase.learn.mining.candidates import (
     find_candidates,
 )
 from metaphase.learn.mining.sets import (
+    POSITIVE,
     LabelConfig,
     SetConfig,
     Tables,
     easy_negatives,
     hard_negatives,
     label_candidates,
-    positives,
     validation_set,
+    with_label,
 )
 from metaphase.networks.training.data import REPEAT
 from metaphase.networks.training.patches import (
@@ -186,9 +188,6 @@ SOFT_TARGET = "ensemble"
 
 Made = TypeVar("Made")
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being made, slides finished and slides in all."""
-
 
 @dataclass(frozen=True)
 class MiningConfig:
@@ -225,7 +224,7 @@ class Mining:
     train: Sequence[TrainingSlide]
     validation: Sequence[TrainingSlide]
     config: MiningConfig = field(default_factory=MiningConfig)
-    progress: Progress | None = None
+    progress: Report = silent
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -277,7 +276,7 @@ class Mining:
 
     def positive_stores(self) -> list[str]:
         """Stores of all positives of the training slides."""
-        found = positives(self.labelled_training)
+        found = with_label(self.labelled_training, POSITIVE)
         repeated = {
             source.name: found[source.name].assign(**{REPEAT: source.repeat}) for source in self.train
         }
@@ -298,9 +297,9 @@ class Mining:
         """Labelled candidates of the training slides with the `probability` that `judge` gives each."""
         tables = {}
         for number, source in enumerate(self.train):
-            self._report("probabilities", number, len(self.train))
+            self.progress("probabilities", number, len(self.train))
             tables[source.name] = self._judged(source, self.labelled_training[source.name], judge)
-        self._report("probabilities", len(self.train), len(self.train))
+        self.progress("probabilities", len(self.train), len(self.train))
         return tables
 
     def hard_stores(self, judge: NetworkJudge) -> list[str]:
@@ -317,9 +316,9 @@ class Mining:
         """Add to each store what an ensemble says about its patches, unturned and in their own stain."""
         record = SoftTargetsAdded(SOFT_TARGET, judge.identity)
         for number, store in enumerate(stores):
-            self._report("soft targets", number, len(stores))
+            self.progress("soft targets", number, len(stores))
             add_answers(store, judge.judge, SOFT_TARGET, record)
-        self._report("soft targets", len(stores), len(stores))
+        self.progress("soft targets", len(stores), len(stores))
 
     def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
         def label(source: TrainingSlide) -> pd.DataFrame:
@@ -352,9 +351,16 @@ class Mining:
         chosen = [source for source in sources if len(tables[source.name])]
         remove_stores(folder, keep={source.name for source in chosen})
 
+        size = self.config.sets.side_px, self.config.sets.mpp
+
         def store(source: TrainingSlide) -> str:
-            self._store(folder / source.name, source, tables[source.name])
-            return str(folder / source.name)
+            target, table = folder / source.name, tables[source.name]
+            record = PatchesCut(self._seen(source), table, *size)
+            if not record.matches(target / RECORD) or not (target / SUMMARY).is_file():
+                with opened(source, self._transform(source)) as slide:
+                    rows = table.assign(slide=source.name)
+                    write_store(target, slide, rows, record, *size, threads=self.threads)
+            return str(target)
 
         return self._each(f"{kind} patches", chosen, store)
 
@@ -364,20 +370,11 @@ class Mining:
         """What is made of each slide, a few slides side by side."""
         at_once = _slides_at_once()
         made: list[Made] = []
-        self._report(what, 0, len(sources))
+        self.progress(what, 0, len(sources))
         for one in ordered_map(make, sources, threads=at_once, ahead=at_once):
             made.append(one)
-            self._report(what, len(made), len(sources))
+            self.progress(what, len(made), len(sources))
         return made
-
-    def _store(self, folder: Path, source: TrainingSlide, table: pd.DataFrame) -> None:
-        sets = self.config.sets
-        record = PatchesCut(self._seen(source), table, sets.side_px, sets.mpp)
-        if record.matches(folder / RECORD) and (folder / SUMMARY).is_file():
-            return
-        with opened(source, self._transform(source)) as slide:
-            named_rows = table.assign(slide=source.name)
-            write_store(folder, slide, named_rows, record, sets.side_px, sets.mpp, threads=self.threads)
 
     def _transform(self, source: TrainingSlide) -> StainTransform | None:
         """The way to the common stain, fitted now or by an earlier run; none where none is asked for."""
@@ -393,10 +390,6 @@ class Mining:
     def _seen(self, source: TrainingSlide) -> SeenSlide:
         tissue = source.tissue_source(self.config.tissue)
         return SeenSlide(source.slide, tissue, self.config.standardise)
-
-    def _report(self, what: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(what, done, total)
 
 
 def _slides_at_once() -> int:

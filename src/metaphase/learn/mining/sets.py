@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Floats32, Integers, Points
+from metaphase.base.arrays import Floats, Floats32, Integers, Points
 from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
 from metaphase.base.settings import CODE_ONLY
@@ -86,10 +85,8 @@ def label_candidates(
 
 def points_of(reference: pd.DataFrame, label: str) -> Points:
     """Positions of one label; a table without labels holds mitoses."""
-    if "label" not in reference.columns:
-        chosen = reference if label == MITOSIS else reference.iloc[:0]
-    else:
-        chosen = reference[reference["label"] == label]
+    labels = reference["label"] if "label" in reference.columns else pd.Series(MITOSIS, reference.index)
+    chosen = reference[labels == label]
     return chosen[["x", "y"]].to_numpy(np.float64)
 
 
@@ -123,7 +120,7 @@ def _with_own_patches(labelled: pd.DataFrame, mitoses: Points, own_px: float) ->
     return pd.concat(parts, ignore_index=True)[list(labelled.columns)]
 
 
-def _nearest(positions: Points, others: Points) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _nearest(positions: Points, others: Points) -> tuple[Floats, Integers]:
     """Distance to, and number of, the nearest of `others`; infinite where there are none."""
     if not len(others) or not len(positions):
         return np.full(len(positions), np.inf), np.zeros(len(positions), np.int64)
@@ -179,15 +176,9 @@ def hard_column(number: int) -> str:
     return f"hard_{number}"
 
 
-def positives(labelled: Tables) -> dict[str, pd.DataFrame]:
-    """All positives; none at all is an error."""
-    next_step = "check that the reference standard names these slides and holds mitoses"
-    return _labelled(labelled, POSITIVE, "positive", next_step)
-
-
 def easy_negatives(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
     """Negatives of the easy set: every negative is as likely; all, where there are fewer."""
-    negatives = _negatives(labelled)
+    negatives = with_label(labelled, NEGATIVE)
     rng = np.random.default_rng((config.seed, _EASY))
     sizes = [len(table) for table in negatives.values()]
     return _taken(negatives, draw_evenly(sizes, config.easy_negatives, rng))
@@ -197,10 +188,8 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
     """A share of the positives and of the negatives of the validation slides, at least one of each."""
     rng = np.random.default_rng((config.seed, _VALIDATION))
     parts = []
-    for tables, share in (
-        (positives(labelled), config.validation_positives),
-        (_negatives(labelled), config.validation_negatives),
-    ):
+    for label, share in ((POSITIVE, config.validation_positives), (NEGATIVE, config.validation_negatives)):
+        tables = with_label(labelled, label)
         counts = [len(table) for table in tables.values()]
         parts.append(_taken(tables, draw_evenly(counts, max(1, round(share * sum(counts))), rng)))
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in labelled}
@@ -213,15 +202,15 @@ def hard_negatives(
 
     `probabilities` has a value for each row of each table. Rows drawn for any set come with their counts.
     """
-    negatives = {}
+    judged = {}
     for name, table in labelled.items():
         if len(probabilities[name]) != len(table):
             raise CandidateError(
                 f"slide {name} has {len(table):,} candidates and {len(probabilities[name]):,} probabilities",
                 next_step="ask the network again",
             )
-        rows = table.assign(probability=probabilities[name])
-        negatives[name] = _rows_of(rows, NEGATIVE)
+        judged[name] = table.assign(probability=probabilities[name])
+    negatives = with_label(judged, NEGATIVE)
     found = [table["probability"].to_numpy(np.float64) for table in negatives.values()]
     total = sum(float(values.sum()) for values in found) or 1.0
     weights = [values / total for values in found]
@@ -244,9 +233,7 @@ def draw_evenly(sizes: Sequence[int], wanted: int, rng: np.random.Generator) -> 
     return [part - start for part, start in zip(parts, starts[:-1], strict=True)]
 
 
-def draw_weighted(
-    weights: Sequence[npt.NDArray[np.float64]], wanted: int, rng: np.random.Generator
-) -> Integers:
+def draw_weighted(weights: Sequence[Floats], wanted: int, rng: np.random.Generator) -> Integers:
     """How often each row of several tables, one after the other, comes in `wanted` draws with replacement."""
     every = np.concatenate(weights)
     if not np.isfinite(every).all() or (every < 0).any() or not every.sum() > 0:
@@ -259,23 +246,20 @@ def draw_weighted(
     return np.bincount(drawn.clip(max=len(every) - 1), minlength=len(every))
 
 
-def _negatives(labelled: Tables) -> dict[str, pd.DataFrame]:
-    next_step = "check the tissue masks and the threshold of the candidates"
-    return _labelled(labelled, NEGATIVE, "negative", next_step)
+ABSENT = {
+    POSITIVE: ("positive", "check that the reference standard names these slides and holds mitoses"),
+    NEGATIVE: ("negative", "check the tissue masks and the threshold of the candidates"),
+}
+"""What is missing where no candidate has a label, and what to do."""
 
 
-def _labelled(labelled: Tables, label: int, called: str, next_step: str) -> dict[str, pd.DataFrame]:
+def with_label(labelled: Tables, label: int) -> dict[str, pd.DataFrame]:
     """The rows of a label; none at all is an error."""
-    found = {name: _rows_of(table, label) for name, table in labelled.items()}
+    found = {name: table[table["label"] == label].reset_index(drop=True) for name, table in labelled.items()}
     if not sum(map(len, found.values())):
-        raise CandidateError(
-            f"no {called} among the candidates of {len(labelled)} slides", next_step=next_step
-        )
+        what, advice = ABSENT[label]
+        raise CandidateError(f"no {what} among the candidates of {len(labelled)} slides", next_step=advice)
     return found
-
-
-def _rows_of(table: pd.DataFrame, label: int) -> pd.DataFrame:
-    return table[table["label"] == label].reset_index(drop=True)
 
 
 def _taken(tables: Tables, rows: Sequence[Integers]) -> dict[str, pd.DataFrame]:

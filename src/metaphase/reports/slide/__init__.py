@@ -78,7 +78,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
     points = shown_points(result)
     overview = overview_of(slide, result, points)
     closeup = closeup_of(slide, result, points)
-    groups = gallery_of(slide, points, overview.frame, closeup.frame if closeup else None)
+    groups = gallery_of(slide, points, overview["frame"], closeup["frame"] if closeup else None)
     return render(
         "slide.html",
         "slide.js",
@@ -98,7 +98,7 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         closeup=closeup,
         ring_units=RING_UNITS,
         groups=groups,
-        shown={crop.number for group in groups for crop in group.crops},
+        shown={crop.index + 1 for _, crops, _ in groups for crop in crops},
         histogram=histogram_of(points.network, result.threshold),
         facts=facts_of(slide, result, points),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +133,11 @@ def drawable(hotspot: Hotspot) -> Hotspot | None:
 
 MPP_SOURCES = {"metadata": "stated by the file", "flag": "given by the user"}
 
-Rows = tuple[tuple[str, str], ...]
+Rows = Iterable[tuple[str, Any]]
+"""Terms and what is said of each; those without anything are left out."""
 
 
-def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[str, Rows]]:
+def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[str, list[tuple[str, Any]]]]:
     """All groups of facts that have something to say, by title."""
     measures = result.score.heterogeneity
     spread = ((measure(name), number(value)) for name, value in measures.items() if math.isfinite(value))
@@ -158,9 +159,9 @@ def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[st
         ("Model", _model_rows(result.card)),
         ("Training data", (_source(source) for source in result.card.get("data") or ())),
         ("Time", _time_rows(result)),
-        ("Versions", tuple((name, str(value)) for name, value in result.versions.items())),
+        ("Versions", result.versions.items()),
     )
-    filled = ((title, tuple(row for row in rows if row[1])) for title, rows in groups)
+    filled = ((title, [row for row in rows if row[1]]) for title, rows in groups)
     return [(title, rows) for title, rows in filled if rows]
 
 
@@ -187,7 +188,7 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     merits += [] if false is None else [f"made {number(false)} false positives per mm²"]
     return (
         ("Threshold of the count", number(config.threshold)),
-        ("Its source", str(point.get("source", ""))),
+        ("Its source", point.get("source")),
         ("On validation slides it", " and ".join(merits)),
         ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
         ("Listed as mitoses", f"{listed:,}, threshold {number(mitoses['delta'])}" if mitoses else ""),
@@ -201,12 +202,12 @@ def _model_rows(card: Mapping[str, Any]) -> Rows:
     mpp, patch = card.get("mpp"), card.get("patch_px")
     failures = card.get("known_failures") or ()
     return (
-        ("Name", str(card.get("name") or "")),
-        ("Family", str(card.get("family") or "")),
+        ("Name", card.get("name")),
+        ("Family", card.get("family")),
         ("Width factor γ", number(card["gamma"]) if card.get("gamma") else ""),
         ("Works at", f"{number(mpp)} µm/px" if mpp else ""),
         ("Sees", f"{patch} px" if patch else ""),
-        ("Intended use", str(card.get("intended_use") or "")),
+        ("Intended use", card.get("intended_use")),
         ("Known failures", "; ".join(map(str, failures))),
         ("Made with", ", ".join(f"{name} {value}" for name, value in (card.get("versions") or {}).items())),
         ("Weights", str(card.get("weights_sha256") or "")[:16]),

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import shapely
 
-from metaphase.base.arrays import Box, Floats, Integers
+from metaphase.base.arrays import RGB, Box, Floats, Floats32, Integers
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.reports.pages import Circle, Frame, ScaleBar, dots_path, jpeg_uris, png_uri, scale_bar
+from metaphase.reports.pages import Circle, Frame, data_uri, dots_path, encode_png, jpeg_uris, scale_bar
 from metaphase.reports.slide.inputs import Points, ReportInput, drawable
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_square
@@ -38,38 +37,23 @@ CROWDED_DOTS = 1500
 LEGEND_STOPS = 9
 
 
-@dataclass(frozen=True)
-class Overview:
-    """All layers of the drawing."""
-
-    frame: Frame
-    image: str
-    outline: str
-    heat: dict[str, Any] | None
-    hotspot: Circle | None
-    dots: str
-    dots_left_out: int
-    crowded: bool
-    bar: ScaleBar
-
-
-def overview_of(slide: Slide, result: ReportInput, points: Points) -> Overview:
-    """Read the thumbnail and draw the layers over it."""
+def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any]:
+    """The thumbnail, and the layers over it."""
     frame = Frame(slide.bounds)
     longest = max(slide.bounds.width, slide.bounds.height)
     thumbnail = slide.thumbnail(min(THUMBNAIL_PX, longest))
     shown = np.flatnonzero(points.counted)[:MAX_DOTS]
-    return Overview(
-        frame=frame,
-        image=jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
-        outline=outline_path(result.tissue, frame),
-        heat=heat_of(result.density, frame),
-        hotspot=hotspot_circle(result, frame),
-        dots=dots_path(frame.position(points.x[shown], points.y[shown])),
-        dots_left_out=int(points.counted.sum()) - len(shown),
-        crowded=len(shown) >= CROWDED_DOTS,
-        bar=scale_bar(frame, slide.mpp),
-    )
+    return {
+        "frame": frame,
+        "image": jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
+        "outline": outline_path(result.tissue, frame),
+        "heat": heat_of(result.density, frame),
+        "hotspot": hotspot_circle(result, frame),
+        "dots": dots_path(frame.position(points.x[shown], points.y[shown])),
+        "dots_left_out": int(points.counted.sum()) - len(shown),
+        "crowded": len(shown) >= CROWDED_DOTS,
+        "bar": scale_bar(frame, slide.mpp),
+    }
 
 
 def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
@@ -108,7 +92,7 @@ def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
     colours = heat_colours(np.linspace(0, 1, LEGEND_STOPS, dtype=np.float32)[None])[0]
     stops = ", ".join(f"rgb({r} {g} {b} / {a / 255:.2f})" for r, g, b, a in colours)
     return {
-        "image": png_uri(heat_colours(values / highest)),
+        "image": data_uri("image/png", encode_png(heat_colours(values / highest), optimize=True)),
         "x": float(x),
         "y": float(y),
         "width": columns * step,
@@ -118,7 +102,7 @@ def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
     }
 
 
-def heat_colours(share: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def heat_colours(share: Floats32) -> RGB:
     """RGBA of densities given as a share of the highest: clear at 0, then green-blue to strong yellow."""
     share = np.clip(share, 0, 1)
     colours = cv2.applyColorMap(np.rint(55 + share * 200).astype(np.uint8), cv2.COLORMAP_VIRIDIS)
@@ -147,23 +131,12 @@ RING_UNITS = 13.0
 MAX_RINGS = 600
 
 
-@dataclass(frozen=True)
-class Closeup:
-    """The hotspot's surroundings."""
+def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any] | None:
+    """The surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide.
 
-    frame: Frame
-    image: str
-    mpp: float
-    circle: Circle
-    rings: list[tuple[int, float, float]]
-    """Rank and position of each detection that has one."""
-    crowded: bool
-    """Whether only the most probable mitoses have a ring."""
-    bar: ScaleBar
-
-
-def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | None:
-    """Read the surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide."""
+    `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
+    ones do.
+    """
     hotspot = drawable(result.score.hotspot)
     if hotspot is None:
         return None
@@ -180,15 +153,15 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> Closeup | N
     inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
     marked = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
     pixels = slide.read(box.x, box.y, width, height, mpp)
-    return Closeup(
-        frame=frame,
-        image=jpeg_uris([pixels], CLOSEUP_BYTES)[0],
-        mpp=mpp,
-        circle=circle,
-        rings=[(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
-        crowded=len(marked) == MAX_RINGS,
-        bar=scale_bar(frame, slide.mpp),
-    )
+    return {
+        "frame": frame,
+        "image": jpeg_uris([pixels], CLOSEUP_BYTES)[0],
+        "mpp": mpp,
+        "circle": circle,
+        "rings": [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
+        "crowded": len(marked) == MAX_RINGS,
+        "bar": scale_bar(frame, slide.mpp),
+    }
 
 
 # ---- detections cut from the slide ----
@@ -206,32 +179,19 @@ CONTEXT_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Crop:
-    """One detection; `number` is its rank by probability, from 1."""
+    """The pictures of one detection, and where it lies in the drawings."""
 
-    number: int
+    index: int
+    """Among the points; the rank by probability counts from 1."""
     image: str
     context: str
     """Its surroundings."""
-    x: float
-    y: float
-    probability: float | None
-    """What the network said; None where people added it."""
-    said: str
-    """What people said of it."""
-    counted: bool
-    in_hotspot: bool
-    overview: tuple[float, float]
-    closeup: tuple[float, float] | None
+    overview: list[float]
+    closeup: list[float] | None
 
 
-@dataclass(frozen=True)
-class Group:
-    """A titled part of the gallery."""
-
-    title: str
-    crops: tuple[Crop, ...]
-    total: int
-    """Out of so many; 0 where that is not said."""
+Group = tuple[str, list[Crop], int]
+"""Title and crops of a part of the gallery, and out of how many; 0 where that is not said."""
 
 
 def choose(points: Points) -> list[tuple[str, Integers, int]]:
@@ -251,7 +211,7 @@ def choose(points: Points) -> list[tuple[str, Integers, int]]:
     return [part for part in parts if len(part[1])]
 
 
-def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> tuple[Group, ...]:
+def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> list[Group]:
     """Cut the chosen detections from the slide, in the order of `choose`."""
     parts = choose(points)
     chosen = [(points.x[i], points.y[i]) for _, indices, _ in parts for i in indices]
@@ -261,28 +221,14 @@ def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | N
     pictures = iter(zip(images, contexts, strict=True))
 
     def crop(index: int) -> Crop:
-        x, y = float(points.x[index]), float(points.y[index])
-        place = None if closeup is None else _units(closeup, x, y)
-        seen = closeup and place and 0 <= place[0] <= closeup.width and 0 <= place[1] <= closeup.height
-        return Crop(
-            index + 1,
-            *next(pictures),
-            x,
-            y,
-            float(points.probability[index]) if math.isfinite(points.probability[index]) else None,
-            points.said[index],
-            bool(points.counted[index]),
-            bool(points.in_hotspot[index]),
-            _units(overview, x, y),
-            place if seen else None,
-        )
+        position = points.x[index], points.y[index]
+        near: list[float] | None = None
+        if closeup is not None:
+            left, top = near = closeup.position(*position).round(1).tolist()
+            near = near if 0 <= left <= closeup.width and 0 <= top <= closeup.height else None
+        return Crop(index, *next(pictures), overview.position(*position).round(1).tolist(), near)
 
-    return tuple(Group(title, tuple(crop(int(i)) for i in indices), total) for title, indices, total in parts)
-
-
-def _units(frame: Frame, x: float, y: float) -> tuple[float, float]:
-    left, top = frame.position(x, y).round(1)
-    return float(left), float(top)
+    return [(title, [crop(int(index)) for index in indices], total) for title, indices, total in parts]
 
 
 # ---- how sure the network was ----
