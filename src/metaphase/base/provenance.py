@@ -27,7 +27,8 @@ import pandas as pd
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, is_folder, opened, read_json, state_of
+from metaphase.base.foreign import check_plain, is_file, is_folder, read_json, state_of
+from metaphase.base.remote import location
 from metaphase.version import __version__
 
 ABSENT = "absent"
@@ -230,7 +231,7 @@ def file_fingerprint(path: str | Path) -> str:
 
     Of a remote file, the server's own tag of its content is taken, where it has one.
     """
-    path = Path(path)
+    path = location(path)
     check_plain(path, remote=True)
     try:
         size, changed_ns, tag = state_of(path)
@@ -244,7 +245,7 @@ def file_fingerprint(path: str | Path) -> str:
 @lru_cache(1 << 16)
 def _file_fingerprint(path: Path, size: int, _changed_ns: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    with opened(path) as file:
+    with path.open("rb") as file:
         if size <= WHOLE_BYTES:
             while piece := file.read(1 << 20):
                 digest.update(piece)

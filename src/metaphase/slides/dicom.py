@@ -17,7 +17,7 @@ import numpy as np
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, is_file, library, parsing, raised
-from metaphase.base.remote import url_of
+from metaphase.base.remote import RemotePath
 from metaphase.slides.backends import OpenSlideSlide, slide_info
 from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb
 from metaphase.slides.damage import check_jpeg
@@ -34,7 +34,7 @@ _HEADER = ("SOPClassUID", "SeriesInstanceUID", "ImageType")
 
 def is_dicom(path: Path) -> bool:
     """Whether a file is DICOM, whatever it is called; a pipe or device, which might never answer, is none."""
-    if url_of(path) or not is_file(path):
+    if isinstance(path, RemotePath) or not is_file(path):
         return False
     try:
         with path.open("rb") as file:

@@ -22,9 +22,9 @@ from PIL import Image, UnidentifiedImageError
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
-from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, plugins, state_of
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
-from metaphase.base.remote import url_of
+from metaphase.base.remote import RemotePath, location, told_as
 from metaphase.base.tables import named
 from metaphase.slides.backends import (
     SQUARE_TOLERANCE,
@@ -76,8 +76,8 @@ def open_slide(
             f"{type(path).__name__} is not a slide",
             next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
         )
-    path = Path(path)
-    if url_of(path):
+    path = location(path)
+    if isinstance(path, RemotePath):
         return _open_remote(path, mpp, backend)
     if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
         return open_dicom(path, mpp, openslide=backend == "auto")
@@ -148,6 +148,9 @@ class SlideSource:
     path: Path
     mpp: float | None = None
     """Overrides what the file says; None where nothing is given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", location(self.path))
 
     def open(self) -> Slide:
         """Open the slide; close it when done."""
@@ -227,7 +230,7 @@ def companions(path: Path) -> list[Path]:
     (which of them are of the same series is not looked at: one too many costs a second search, one too few a
     stale result).
     """
-    if url_of(path):
+    if isinstance(path, RemotePath):
         return []
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
@@ -294,7 +297,7 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
     locally = "copy it here, or mount the storage: by URL only tiled TIFF and SVS are read"
     if backend not in ("auto", "tiff"):
         raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=locally)
-    with opened(path, SlideError) as file:
+    with told_as(SlideError), path.open("rb") as file:
         if file.read(4) not in _TIFF_MAGIC:
             raise SlideError("is not a TIFF", path=path, next_step=locally)
     layout = open_layout(path)

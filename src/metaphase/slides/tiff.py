@@ -22,9 +22,9 @@ from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNI
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, opened, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, parsing, raised
 from metaphase.base.parallel import available_cores
-from metaphase.base.remote import RemoteFile
+from metaphase.base.remote import RemoteFile, told_as
 from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
 from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, as_rgb, blank
 from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
@@ -103,8 +103,8 @@ class TiffLayout(NamedTuple):
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
     size, again = check_plain(path, SlideError, remote=True), "copy or export the file again"
-    with ExitStack() as on_failure:
-        file = on_failure.enter_context(opened(path, SlideError))
+    with told_as(SlideError), ExitStack() as on_failure:
+        file = on_failure.enter_context(path.open("rb"))
         with parsing(path, "damaged or truncated TIFF", next_step=again, error=SlideError):
             tiff = TiffFile(file)
             if not len(tiff.pages):
@@ -238,18 +238,17 @@ class TiffSlide(Slide):
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:
-        indices = self._levels[level].covering(box)
-        file = self._file
-        if isinstance(file, RemoteFile):
-            page = self._levels[level].page
-            file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
+        indices, page = self._levels[level].covering(box), self._levels[level].page
         out = np.empty((box.height, box.width, 3), np.uint8)
-        if len(indices) == 1 or self._threads == 1:
-            self._paste(level, indices, box, out)
-            return out
-        shares = [indices[i :: self._threads] for i in range(min(self._threads, len(indices)))]
-        for done in [self._pool.submit(self._paste, level, share, box, out) for share in shares]:
-            done.result()
+        with told_as(SlideError):
+            if isinstance(self._file, RemoteFile):
+                self._file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
+            if len(indices) == 1 or self._threads == 1:
+                self._paste(level, indices, box, out)
+                return out
+            shares = [indices[i :: self._threads] for i in range(min(self._threads, len(indices)))]
+            for done in [self._pool.submit(self._paste, level, share, box, out) for share in shares]:
+                done.result()
         return out
 
     def _paste(self, level: int, indices: list[int], box: Box, out: RGB) -> None:
