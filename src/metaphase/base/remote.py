@@ -1,8 +1,8 @@
 """Files by URL, read in ranges: objects of S3, Google Cloud and Azure, and files of web servers (obstore).
 
 `location` makes of words a path, or a `RemotePath`, which answers as a path does: what reads files asks no
-further. Credentials come from where each store's own tools have them (docs/cohorts.md). What fails for a while
-(errors of the server, connections that break) is asked for again with growing pauses.
+further. Credentials come from where each store's own tools have them (docs/cohorts.md). What fails for a
+while (errors of the server, connections that break) is asked for again with growing pauses.
 """
 
 from __future__ import annotations
