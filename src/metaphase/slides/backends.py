@@ -15,12 +15,11 @@ import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
 from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
-from metaphase.base.foreign import parsing
 from metaphase.slides.contract import (
-    DamagedPixelsError,
     Resolution,
     Slide,
     SlideInfo,
+    damage,
     make_levels,
     over_white,
 )
@@ -162,8 +161,8 @@ class OpenSlideSlide(Slide):
     """A slide read through OpenSlide, whose handles are thread-safe."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        self._path, complete = path, "check that the copy is complete"
-        with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
+        self._path = path
+        with damage(path, "OpenSlide cannot open it"):
             self._handle = openslide.OpenSlide(path)
         properties = dict(self._handle.properties)
         sizes = self._handle.level_dimensions
@@ -184,16 +183,10 @@ class OpenSlideSlide(Slide):
         try:
             image = handle.read_region(corner, level, size)
         except openslide.OpenSlideError:  # after which a handle reads nothing more
-            path = self._path
-            with parsing(
-                path,
-                f"level {level} cannot be decoded at {corner}",
-                next_step="check that the copy is complete",
-                error=DamagedPixelsError,
-            ):
+            with self.decoding(level, box):
                 if self._handle is handle:
-                    self._handle = openslide.OpenSlide(path)
-                with openslide.OpenSlide(path) as own:  # others may spoil one that is shared
+                    self._handle = openslide.OpenSlide(self._path)
+                with openslide.OpenSlide(self._path) as own:  # others may spoil one that is shared
                     image = own.read_region(corner, level, size)
         return over_white(np.asarray(image))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,10 +27,12 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MissingResolutionError, RegionError, ResultWarnings, SlideError
+from metaphase.base.foreign import parsing
 
 # ---- what every slide can do, whatever file it comes from ----
 
 WHITE = 255
+COPY_AGAIN = "check that the copy is complete, or export the file again"
 MOST_EXTENT_MM = 300.0
 """The largest glass slides for sections of whole organs have about 150 mm."""
 WORKING_MPP = 0.25
@@ -83,6 +86,11 @@ class SlideInfo:
 
 class DamagedPixelsError(SlideError):
     """Pixels that are in the file and cannot be decoded."""
+
+
+def damage(path: Path | None, what: str = "damaged slide") -> AbstractContextManager[None]:
+    """Whatever goes wrong inside is the fault of a slide's file."""
+    return parsing(path, what, next_step=COPY_AGAIN, error=SlideError)
 
 
 UNDECODABLE = "undecodable"
@@ -144,6 +152,13 @@ class Slide(ABC):
             return blank(box)
         axis = int(box.width >= box.height)
         return np.concatenate([self._sound(level, half) for half in _halves(box)], axis)
+
+    def decoding(
+        self, level: int, box: Box, error: type[SlideError] = DamagedPixelsError
+    ) -> AbstractContextManager[None]:
+        """Whatever goes wrong inside is damage of the pixels from the corner of `box` on."""
+        what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
+        return parsing(self.info.path, what, next_step=COPY_AGAIN, error=error)
 
     def note_undecodable(self, level: int, box: Box) -> None:
         """Keep in mind that a box in the plane of `level` cannot be decoded."""

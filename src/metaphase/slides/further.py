@@ -12,10 +12,10 @@ import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, library, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, library, raised
 from metaphase.slides.archive import is_remote, open_remote
 from metaphase.slides.backends import micrometres, slide_info
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, as_rgb
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb, damage
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
 OR_CONVERT = ", or convert the slide to OME-TIFF"
@@ -34,7 +34,7 @@ class CziSlide(Slide):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         czi = library("pylibCZIrw.czi", "czi", path=path, instead=OR_CONVERT, error=SlideError)
-        with parsing(path, "damaged CZI", next_step="copy the file again", error=SlideError):
+        with damage(path, "damaged CZI"):
             self._opened = czi.open_czi(str(path))
             self._file = self._opened.__enter__()
             kinds = set(self._file.pixel_types.values())
@@ -52,9 +52,7 @@ class CziSlide(Slide):
         step = round(self.levels[level].downsample)
         x, y = self._corner[0] + box.x * step, self._corner[1] + box.y * step
         region = (x, y, box.width * step, box.height * step)
-        what = f"level {level} cannot be decoded at ({x}, {y})"
-        reading = parsing(self.info.path, what, next_step="copy it again", error=DamagedPixelsError)
-        with self._lock, reading:
+        with self._lock, self.decoding(level, box):
             pixels = self._file.read(
                 roi=region, plane={"C": 0}, zoom=1 / step, background_pixel=(1.0, 1.0, 1.0)
             )
@@ -83,7 +81,7 @@ class OmeZarrSlide(Slide):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         zarr = library("zarr", "zarr", path=path, instead=OR_CONVERT, error=SlideError)
-        with parsing(path, "not an OME-Zarr image", next_step="copy it again", error=SlideError):
+        with damage(path, "not an OME-Zarr image"):
             self._store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
             group = zarr.open_group(self._store, mode="r")
             if "bioformats2raw.layout" in _ome(group.attrs):
@@ -113,8 +111,7 @@ class OmeZarrSlide(Slide):
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
         index = tuple(wanted.get(axis, 0) for axis in self._axes)
-        what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
-        with parsing(self.info.path or "", what, next_step="copy it again", error=DamagedPixelsError):
+        with self.decoding(level, box):
             pixels = np.asarray(self._arrays[level][index])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:

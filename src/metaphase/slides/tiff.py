@@ -22,11 +22,11 @@ from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNI
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, raised
 from metaphase.base.parallel import available_cores
 from metaphase.base.remote import RemoteFile, told_as
 from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, as_rgb, blank
+from metaphase.slides.contract import COPY_AGAIN, DamagedPixelsError, Slide, SlideInfo, as_rgb, blank, damage
 from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
 
 # ---- what a TIFF file holds ----
@@ -102,10 +102,10 @@ class TiffLayout(NamedTuple):
 
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
-    size, again = check_plain(path, SlideError, remote=True), "copy or export the file again"
+    size = check_plain(path, SlideError, remote=True)
     with told_as(SlideError), ExitStack() as on_failure:
         file = on_failure.enter_context(path.open("rb"))
-        with parsing(path, "damaged or truncated TIFF", next_step=again, error=SlideError):
+        with damage(path, "damaged or truncated TIFF"):
             tiff = TiffFile(file)
             if not len(tiff.pages):
                 raise ValueError("it holds no image")
@@ -120,7 +120,7 @@ def open_layout(path: Path) -> TiffLayout:
             raise SlideError(
                 f"truncated: image data should end at byte {end:,}, the file has {size:,}",
                 path=path,
-                next_step=again,
+                next_step=COPY_AGAIN,
             )
         width, height = pages[0].imagewidth, pages[0].imagelength
         if width * height > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
@@ -268,12 +268,7 @@ class TiffSlide(Slide):
         if chunks.page.databytecounts[index] == 0:  # the scanner left this tile out
             return blank(position)
         try:
-            with parsing(
-                self.info.path,
-                f"level {level} cannot be decoded at ({position.x}, {position.y})",
-                next_step="the file is damaged: copy or export it again",
-                error=DamagedPixelsError,
-            ):
+            with self.decoding(level, position):
                 return self._decoded(chunks, index)
         except DamagedPixelsError:
             if self.flaws is None:

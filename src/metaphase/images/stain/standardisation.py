@@ -265,11 +265,7 @@ def standardise_slide(
         transform.save(output)
     elif suffix in SLIDE_SUFFIXES:
         table, threads = transform.table, available_cores()
-        boxes = (
-            Box(x, y, min(tile_px, slide.width - x), min(tile_px, slide.height - y))
-            for y in range(0, slide.height, tile_px)
-            for x in range(0, slide.width, tile_px)
-        )
+        boxes = Box(0, 0, slide.width, slide.height).tiles(tile_px)
         tiles = ordered_map(
             lambda box: table.apply(slide.read_level(0, box)), boxes, threads=threads, ahead=2 * threads
         )
