@@ -27,7 +27,7 @@ import pandas as pd
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, is_folder, read_json, state_of
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, read_json, state_of
 from metaphase.base.remote import location
 from metaphase.version import __version__
 
@@ -52,31 +52,19 @@ def decides(*stages: str) -> dict[str, Any]:
 
 
 class Ingredients:
-    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results.
-
-    A stage whose work is made of others' that keep results of their own names these in `uses`: when the
-    schema of one of them rises, it is done again, too.
-    """
+    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results."""
 
     stage: ClassVar[str]
     schema: ClassVar[int]
-    uses: ClassVar[tuple[type[Ingredients], ...]]
 
-    def __init_subclass__(
-        cls, *, stage: str, schema: int = 1, uses: tuple[type[Ingredients], ...] = ()
-    ) -> None:
+    def __init_subclass__(cls, *, stage: str, schema: int = 1) -> None:
         super().__init_subclass__()
-        cls.stage, cls.schema, cls.uses = stage, schema, uses
-
-    @classmethod
-    def schemas(cls) -> list[int]:
-        """The schema of its code, and of all that it uses."""
-        return [cls.schema, *(number for used in cls.uses for number in used.schemas())]
+        cls.stage, cls.schema = stage, schema
 
     def account(self) -> dict[str, Any]:
         """Everything that decides the result, as plain values."""
         fields = _fields_of(self, self.stage)
-        return {"stage": self.stage, "schema": self.schemas(), "ingredients": fields}
+        return {"stage": self.stage, "schema": [self.schema], "ingredients": fields}
 
     @property
     def key(self) -> str:
@@ -233,13 +221,9 @@ def file_fingerprint(path: str | Path) -> str:
     """
     path = location(path)
     check_plain(path, remote=True)
-    try:
+    with parsing(path, "cannot be read", next_step="check the path"):
         size, changed_ns, tag = state_of(path)
         return f"{size}-{tag}" if tag else _file_fingerprint(path, size, changed_ns)
-    except OSError as error:
-        raise MetaphaseError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
 
 
 @lru_cache(1 << 16)

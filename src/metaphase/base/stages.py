@@ -158,7 +158,7 @@ def stage(
     """Make a function a stage. `schema` rises whenever new code gives other results, or that of what it
     `uses` does; the others are fields of `Stage`, and a table may replace them."""
     row = Stage(name, about, reads, writes, _nothing, Given(name, [], {}), renew, after, sealed)
-    schemas = [schema, *(number for used in uses for number in used.schemas())]
+    schemas = [schema, *(used.schema for used in uses)]
     return lambda work: StageFunction(work, row, schemas)
 
 

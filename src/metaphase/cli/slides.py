@@ -232,13 +232,12 @@ def augment(
     mpp: console.Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
-    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
+    from metaphase.images.stain.gallery import write_gallery
     from metaphase.slides.opening import sources_with
 
-    config = GalleryConfig(letters=recipe, seed=seed)
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
-        write_gallery(opened, output, (position[0], position[1]) if position else None, config)
+        write_gallery(opened, output, (position[0], position[1]) if position else None, recipe, seed)
     console.say(str(output))
 
 

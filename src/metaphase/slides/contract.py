@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +105,16 @@ class Flaw:
 
     kind: str
     box: Box
+
+
+@contextmanager
+def closed_on_failure(file: Any) -> Iterator[None]:
+    """Close what was opened where the work inside fails; else it stays open."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
 
 
 class Slide(ABC):
@@ -203,9 +212,7 @@ class Slide(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

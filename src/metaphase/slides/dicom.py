@@ -20,7 +20,15 @@ from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, is_file, library, raised
 from metaphase.base.remote import RemotePath
 from metaphase.slides.backends import OpenSlideSlide, slide_info
-from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb, damage
+from metaphase.slides.contract import (
+    DamagedPixelsError,
+    Level,
+    Slide,
+    SlideInfo,
+    as_rgb,
+    closed_on_failure,
+    damage,
+)
 from metaphase.slides.damage import check_jpeg
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
@@ -140,25 +148,14 @@ class _OpenSlideDicom(OpenSlideSlide):
 class DicomSlide(Slide):
     """A slide read through wsidicom, from files or from a server; reading is thread-safe."""
 
-    def __init__(
-        self,
-        handle: WsiDicom,
-        mpp: float | None = None,
-        path: Path | None = None,
-        *,
-        local: bool = False,
-    ) -> None:
+    def __init__(self, handle: WsiDicom, mpp: float | None, path: Path, *, local: bool = False) -> None:
         """Of a `local` slide, what cannot be read is damaged; a server may answer another time."""
         self._handle, self._local = handle, local
-        try:
-            with damage(path, "DICOM slide that cannot be used"):
-                info = self._described(mpp, path)
-        except BaseException:
-            handle.close()
-            raise
+        with closed_on_failure(handle), damage(path, "DICOM slide that cannot be used"):
+            info = self._described(mpp, path)
         super().__init__(info)
 
-    def _described(self, mpp: float | None, path: Path | None) -> SlideInfo:
+    def _described(self, mpp: float | None, path: Path) -> SlideInfo:
         pyramid = self._handle.pyramid
         self._levels = [level.level for level in pyramid.levels]
         if max(level.tile_size.area for level in pyramid.levels) > raised(MAX_CHUNK_PX):

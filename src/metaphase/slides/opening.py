@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +37,7 @@ from metaphase.slides.backends import (
     openslide_mpp,
     slide_info,
 )
-from metaphase.slides.contract import Slide, SlideBackend, as_rgb, damage
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb, closed_on_failure, damage
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
@@ -262,10 +262,10 @@ def _open_tiff(
 ) -> Slide:
     """A TIFF, of the `vendor` that OpenSlide knows it by; of one by its URL, only what is read is fetched."""
     layout = open_layout(path)
-    with ExitStack() as on_failure:
-        on_failure.callback(layout.file.close)
+    with closed_on_failure(layout.file):
         full, by_url = layout.pages[0], isinstance(path, RemotePath)
         if may_fall_back and vendor and full.compression not in DECODABLE:
+            layout.file.close()
             return OpenSlideSlide(path, mpp)
         problem = not_bright_field(full)
         if by_url and (others := [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]):
@@ -293,9 +293,7 @@ def _open_tiff(
             objective_power=objective_power(properties),
             properties=properties,
         )
-        slide = TiffSlide(layout, info)
-        on_failure.pop_all()
-        return slide
+        return TiffSlide(layout, info)
 
 
 def _open_image(path: Path, mpp: float | None) -> Slide:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,16 @@ from metaphase.base.foreign import RAISE_LIMITS, check_plain, raised
 from metaphase.base.parallel import available_cores
 from metaphase.base.remote import RemoteFile, told_as
 from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
-from metaphase.slides.contract import COPY_AGAIN, DamagedPixelsError, Slide, SlideInfo, as_rgb, blank, damage
+from metaphase.slides.contract import (
+    COPY_AGAIN,
+    DamagedPixelsError,
+    Slide,
+    SlideInfo,
+    as_rgb,
+    blank,
+    closed_on_failure,
+    damage,
+)
 from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
 
 # ---- what a TIFF file holds ----
@@ -103,9 +111,10 @@ class TiffLayout(NamedTuple):
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
     size = check_plain(path, SlideError, remote=True)
-    with told_as(SlideError), ExitStack() as on_failure:
-        file = on_failure.enter_context(path.open("rb"))
-        with damage(path, "damaged or truncated TIFF"):
+    with told_as(SlideError):
+        file = path.open("rb")
+    with closed_on_failure(file):
+        with told_as(SlideError), damage(path, "damaged or truncated TIFF"):
             tiff = TiffFile(file)
             if not len(tiff.pages):
                 raise ValueError("it holds no image")
@@ -127,7 +136,6 @@ def open_layout(path: Path) -> TiffLayout:
             raise SlideError(
                 f"states {width:,} x {height:,} pixels in {size:,} bytes", path=path, next_step=RAISE_LIMITS
             )
-        on_failure.pop_all()
     return layout
 
 

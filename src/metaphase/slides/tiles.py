@@ -100,24 +100,23 @@ def plan_tiles(
     *,
     mpp: float = WORKING_MPP,
     tile_px: int = 1024,
-    halo_px: int = 0,
     mask: MaskGrid | None = None,
 ) -> TilePlan:
     """Cover `bounds` (level-0 pixels) with tiles at `mpp`; with a mask, only where a core touches it.
 
     Tiles come row by row, so that neighbours share what a reader has just decoded.
     """
-    if tile_px < 1 or halo_px < 0 or bounds.area == 0:
+    if tile_px < 1 or bounds.area == 0:
         raise UsageError(
-            f"no tiles of {tile_px} px with a halo of {halo_px} px fit {bounds.width} x {bounds.height} px",
-            next_step="give a tile of at least 1 px, a halo of at least 0 px and a region that is not empty",
+            f"no tiles of {tile_px} px fit {bounds.width} x {bounds.height} px",
+            next_step="give a tile of at least 1 px and a region that is not empty",
         )
     scale = mpp / slide_mpp
     width, height = (max(1, math.ceil(side / scale - 1e-6)) for side in (bounds.width, bounds.height))
     cores = list(Box(0, 0, width, height).tiles(tile_px))
     if mask is not None:
         cores = [core for core in cores if mask.touches(core, bounds, scale)]
-    tiles = tuple(Tile(core, core.grown(halo_px)) for core in cores)
+    tiles = tuple(Tile(core, core) for core in cores)
     return TilePlan(tiles, bounds.x, bounds.y, width, height, mpp, scale)
 
 
