@@ -110,9 +110,7 @@ def aperio_properties(description: str) -> dict[str, str]:
     fields = (part.partition("=") for part in description.split("|")[1:])
     own = {name.strip(): value.strip() for name, _, value in fields}
     known = {"openslide.mpp-x": "MPP", "openslide.mpp-y": "MPP", "openslide.objective-power": "AppMag"}
-    return {f"aperio.{name}": value for name, value in own.items()} | {
-        name: own[field] for name, field in known.items() if field in own
-    }
+    return {name: own[field] for name, field in known.items() if field in own}
 
 
 def tiff_tag_mpp(
@@ -170,7 +168,6 @@ class OpenSlideSlide(Slide):
             "vendor": properties.get("openslide.vendor", "unknown"),
             "bounds": filled_bounds(properties, Box(0, 0, *sizes[0])),
             "objective_power": objective_power(properties),
-            "properties": properties,
         }
         super().__init__(slide_info(path, "openslide", sizes, openslide_mpp(properties), mpp, **more))
 

@@ -291,7 +291,6 @@ def _open_tiff(
             mpp,
             vendor=vendor or "tiff",
             objective_power=objective_power(properties),
-            properties=properties,
         )
         return TiffSlide(layout, info)
 

@@ -119,11 +119,6 @@ class StainTransform:
     source: HsdColours
     template: HsdColours
 
-    @classmethod
-    def fit(cls, pixels: RGB, template: HsdColours | None = None) -> Self:
-        """Fit on a sample of a slide's pixels (..., 3), glass included."""
-        return cls(HsdColours.of(pixels), template or HsdColours.default())
-
     @cached_property
     def table(self) -> LookupTable:
         """The lookup table; made on first use, which takes about a second."""
