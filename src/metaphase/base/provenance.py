@@ -186,8 +186,7 @@ def differences(before: Any, now: Any) -> str:
 
 def made_from(note: Path) -> dict[str, Any]:
     """The account of what a note stands beside; empty where there is no sound note."""
-    account = _read(note).get("made_from")
-    return account if isinstance(account, dict) else {}
+    return _read(note, "made_from")
 
 
 def why_again(note: Path, account: Mapping[str, Any]) -> str:
@@ -205,8 +204,7 @@ def write_note(note: Path, account: Mapping[str, Any], facts: Mapping[str, Any] 
 
 def facts_of(note: Path) -> dict[str, Any]:
     """What `Ingredients.write` was given about an output; nothing where there is no sound note."""
-    facts = _read(note).get("facts", {})
-    return facts if isinstance(facts, dict) else {}
+    return _read(note, "facts")
 
 
 def note_path(path: Path) -> Path:
@@ -274,11 +272,12 @@ def _differences(before: Any, now: Any, where: str) -> Iterator[str]:
         yield f"{where} was {before} and is {now}" if short else f"{where} has changed"
 
 
-def _read(note: Path) -> dict[str, Any]:
-    """What a note says; a damaged one, whose check is another, says nothing."""
+def _read(note: Path, entry: str) -> dict[str, Any]:
+    """An entry of a note; a damaged note, whose check is another, says nothing."""
     try:
         content = read_json(note, "no note", next_step="")
     except MetaphaseError:
         return {}
-    check = content.pop(CHECK, None)  # notes of earlier versions have none
-    return content if check is None or check == fingerprint_of(content) else {}
+    check, found = content.pop(CHECK, None), content.get(entry)  # notes of earlier versions have no check
+    sound = check is None or check == fingerprint_of(content)
+    return found if sound and isinstance(found, dict) else {}

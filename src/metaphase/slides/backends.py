@@ -31,7 +31,6 @@ CHECK_MPP = (
 GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
-_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, centimetre, millimetre, um
 
 
 def choose_resolution(
@@ -111,16 +110,6 @@ def aperio_properties(description: str) -> dict[str, str]:
     own = {name.strip(): value.strip() for name, _, value in fields}
     known = {"openslide.mpp-x": "MPP", "openslide.mpp-y": "MPP", "openslide.objective-power": "AppMag"}
     return {name: own[field] for name, field in known.items() if field in own}
-
-
-def tiff_tag_mpp(
-    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int | str
-) -> tuple[float, float] | None:
-    """(x, y) mpp from TIFF resolution tags: rationals, pixels per unit, which is TIFF's number or a name."""
-    size = _PER_TIFF_UNIT.get(unit) if isinstance(unit, int) else micrometres(unit)
-    if size is None or not x_resolution or not y_resolution or 0 in (*x_resolution, *y_resolution):
-        return None
-    return size * x_resolution[1] / x_resolution[0], size * y_resolution[1] / y_resolution[0]
 
 
 def ome_mpp(xml: str) -> tuple[float, float] | None:

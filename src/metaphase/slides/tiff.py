@@ -24,7 +24,7 @@ from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, raised
 from metaphase.base.parallel import available_cores
 from metaphase.base.remote import RemoteFile, told_as
-from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
+from metaphase.slides.backends import micrometres, ome_mpp
 from metaphase.slides.contract import (
     COPY_AGAIN,
     DamagedPixelsError,
@@ -56,6 +56,8 @@ COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
 """A single tile or strip above this would fill the memory; such files are refused."""
 ASPECT_TOLERANCE = 0.05
+PER_UNIT_UM = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}
+"""TIFF's numbers of units: inch, centimetre, millimetre, um."""
 HEADER_BYTES = 8
 MOST_DIRECTORIES = 4096
 MOST_PX_OF_LITTLE = 100_000_000
@@ -209,15 +211,10 @@ def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
     named = (tiff.imagej_metadata or {}).get("unit") if tiff.is_imagej else None
     if unit == RESUNIT.NONE and isinstance(named, str):
         unit = named.replace("\\u00B5", "µ")  # as ImageJ spells it
-    if not isinstance(unit, int | str):
-        return None
-    return tiff_tag_mpp(_rational(tags.valueof("XResolution")), _rational(tags.valueof("YResolution")), unit)
-
-
-def _rational(value: object) -> tuple[int, int] | None:
-    """A resolution as tags should have it; None for whatever else stands there."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, int) for part in value):
-        return value[0], value[1]
+    size = PER_UNIT_UM.get(unit) if isinstance(unit, int) else micrometres(str(unit))
+    match tags.valueof("XResolution"), tags.valueof("YResolution"):
+        case ((int(x), int(of_x)), (int(y), int(of_y))) if size and x and of_x and y and of_y:  # rationals
+            return size * of_x / x, size * of_y / y
     return None
 
 
