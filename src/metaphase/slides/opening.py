@@ -78,11 +78,7 @@ def open_slide(
         )
     path = location(path)
     if isinstance(path, RemotePath):
-        if backend not in ("auto", "tiff"):
-            raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=LOCALLY)
-        if not _is_tiff(path):
-            raise SlideError("is not a TIFF", path=path, next_step=LOCALLY)
-        return _open_tiff(path, mpp)
+        return _open_remote(path, mpp, backend)
     if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
         return open_dicom(path, mpp, openslide=backend == "auto")
     other = _further(path, backend)
@@ -104,6 +100,14 @@ def open_slide(
     if backend == "tiff" or (backend == "auto" and is_tiff):
         return _open_tiff(path, mpp, vendor, may_fall_back=backend == "auto")
     return _open_image(path, mpp)
+
+
+def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
+    if backend not in ("auto", "tiff"):
+        raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=LOCALLY)
+    if not _is_tiff(path):
+        raise SlideError("is not a TIFF", path=path, next_step=LOCALLY)
+    return _open_tiff(path, mpp)
 
 
 def _is_tiff(path: Path) -> bool:
