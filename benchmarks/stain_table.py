@@ -18,6 +18,7 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB
 from metaphase.base.parallel import available_cores
+from metaphase.images.stain.colours import HsdColours
 from metaphase.images.stain.standardisation import StainTransform
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
@@ -35,7 +36,7 @@ def field_of(picture: Path | None) -> RGB:
 
 def figures_of(field: RGB, threads: int, repeats: int) -> dict[str, Any]:
     """Megapixels a second, seconds to build, and errors in grey levels."""
-    transform, many = StainTransform.fit(field), np.tile(field, (TIMES, 1))
+    transform, many = StainTransform(HsdColours.of(field), HsdColours.default()), np.tile(field, (TIMES, 1))
     began = time.perf_counter()
     table = transform.table
     build_s, seconds = time.perf_counter() - began, []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from metaphase.base.errors import MetaphaseError, OutputError, SlideError, Usage
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, read_bytes
 from metaphase.base.provenance import file_fingerprint
-from metaphase.base.remote import RemoteFile, url_of
+from metaphase.base.remote import RemoteFile, RemotePath, location
 from metaphase.base.tables import TableError, read_manifest
 from metaphase.images.tissue.finding import load_tissue
 from metaphase.slides.opening import SlideSource, open_slide
@@ -94,18 +96,31 @@ def test_one_that_always_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_manifest_names_slides_by_url_or_beside_itself(s3: RangeServer) -> None:
     table = read_manifest(f"{s3.url}/cohort.csv").set_index("case")
-    assert url_of(table.loc["near", "he"]) == f"{s3.url}/bucket/a slide.tif"
-    assert url_of(table.loc["far", "he"]) == "s3://bucket/a slide.tif"
+    assert str(location(table.loc["near", "he"])) == f"{s3.url}/bucket/a slide.tif"
+    assert str(location(table.loc["far", "he"])) == "s3://bucket/a slide.tif"
     for name in ("near", "far"):
         with open_slide(Path(table.loc[name, "he"])) as slide:
             assert slide.width == SIDE_PX
+
+
+def test_a_url_stays_one_whatever_is_made_of_it() -> None:
+    path = location(Path("s3://bucket/folder/a.svs"))
+    for made in (path, location(path), copy.copy(path), path.absolute(), path.resolve()):
+        assert isinstance(made, RemotePath)
+        assert str(made) == f"{made}" == os.fspath(made) == "s3://bucket/folder/a.svs"
+    assert str(path.with_suffix(".json")) == "s3://bucket/folder/a.json"
+    assert str(path.parent / "b.csv") == "s3://bucket/folder/b.csv"
+    assert isinstance(SlideSource(Path("https://host/a.tif")).path, RemotePath)
+    assert not isinstance(location("s3/a.tif"), RemotePath)
+    moved = copy.copy(SlideError("is gone", path=path))
+    assert (str(moved), moved.path) == ("s3://bucket/folder/a.svs: is gone.", path)
 
 
 def test_results_know_a_slide_that_changed(s3: RangeServer, folder: Path) -> None:
     changing, url = folder / "changing.tif", f"{s3.url}/changing.tif"
     changing.write_bytes(bytes(1000))
     first = file_fingerprint(url)
-    with RemoteFile(url) as file:
+    with RemoteFile(RemotePath(url)) as file:
         assert file.at(10, 5) == bytes(5)
         changing.write_bytes(bytes(999) + b"1")
         with pytest.raises(MetaphaseError, match="changed on the server"):
@@ -138,7 +153,7 @@ def test_what_cannot_be_read_by_url_is_told(s3: RangeServer, folder: Path, tmp_p
 
 def test_reading_on(s3: RangeServer, folder: Path) -> None:
     content = (folder / "bucket" / "a slide.tif").read_bytes()
-    with RemoteFile("s3://bucket/a slide.tif") as file:
+    with RemoteFile(RemotePath("s3://bucket/a slide.tif")) as file:
         assert hashlib.sha256(file.read()).digest() == hashlib.sha256(content).digest()
         file.seek(remote.BLOCK_BYTES - 10)
         assert file.read(20) == content[remote.BLOCK_BYTES - 10 : remote.BLOCK_BYTES + 10]

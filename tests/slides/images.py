@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import tifffile
+
+from metaphase.slides.tiles import Tile, TilePlan
 
 BLOBS = np.array([(61.3, 80.7), (210.5, 44.25), (150.0, 190.9), (290.2, 230.4), (40.6, 250.1)])
 """Centres (x, y) of the dark blobs of `blob_image`, in level-0 pixel edges coordinates (0, 0 = corner)."""
@@ -75,3 +78,8 @@ def _leica_image(
         "<illuminationSettings><illuminationSource>brightfield</illuminationSource></illuminationSettings>"
         "</scanSettings></image>"
     )
+
+
+def with_halo(plan: TilePlan, halo_px: int) -> TilePlan:
+    """The plan with tiles that overlap."""
+    return replace(plan, tiles=tuple(Tile(one.core, one.core.grown(halo_px)) for one in plan.tiles))

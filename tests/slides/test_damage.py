@@ -25,7 +25,7 @@ from metaphase.slides.damage import cell_of, check_jpeg, odd_parts
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import plan_tiles, read_tiles
 from tests.slides.dicoms import TILE_PX, write_series
-from tests.slides.images import write_tiff
+from tests.slides.images import with_halo, write_tiff
 
 
 def tissue(width: int = 320, height: int = 256, seed: int = 0) -> Any:
@@ -185,7 +185,7 @@ def noted(pixels: Any) -> list[tuple[str, Box]]:
 
 def noted_of(slide: Slide) -> list[tuple[str, Box]]:
     slide.flaws = []
-    for _ in read_tiles(slide, plan_tiles(slide.bounds, 0.25, tile_px=160, halo_px=40)):
+    for _ in read_tiles(slide, with_halo(plan_tiles(slide.bounds, 0.25, tile_px=160), 40)):
         pass
     return [(flaw.kind, flaw.box) for flaw in slide.flaws]
 
@@ -194,7 +194,7 @@ def test_sound_pixels_are_not_odd() -> None:
     assert noted(tissue()) == []
     slide = ArraySlide(tissue(), mpp=0.25)
     slide.flaws = []
-    part = plan_tiles(Box(40, 30, 300, 240), 0.25, tile_px=160, halo_px=40)  # to the edge, and beyond
+    part = with_halo(plan_tiles(Box(40, 30, 300, 240), 0.25, tile_px=160), 40)  # to the edge, and beyond
     for tile, pixels in read_tiles(slide, part):
         np.testing.assert_array_equal(
             pixels, slide.read(40 + tile.outer.x, 30 + tile.outer.y, tile.outer.width, tile.outer.height)

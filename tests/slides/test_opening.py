@@ -21,7 +21,7 @@ from metaphase.slides.backends import GIVE_MPP, ArraySlide, filled_bounds, ome_m
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import plan_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
-from tests.slides.images import blob_image, halved, noise_image, write_leica, write_tiff
+from tests.slides.images import blob_image, halved, noise_image, with_halo, write_leica, write_tiff
 
 
 @pytest.mark.parametrize("name", ["slide.svs", "slide.tif", "slide.png", "slide.mrxs"])
@@ -296,7 +296,7 @@ def test_scan_on_a_larger_canvas_keeps_the_files_frame(tmp_path: Path) -> None:
         np.testing.assert_array_equal(slide.read(40, 30, 256, 192, slide.mpp), scanned)
         assert (slide.read(0, 0, 40, 400, slide.mpp) == 255).all()
         assert slide.thumbnail(64).shape == (48, 64, 3)
-        plan = plan_tiles(slide.bounds, slide.mpp, mpp=0.5, tile_px=100, halo_px=3)
+        plan = with_halo(plan_tiles(slide.bounds, slide.mpp, mpp=0.5, tile_px=100), 3)
         assert (plan.x, plan.y, plan.width, plan.height) == (40, 30, 256, 192)
 
 

@@ -20,6 +20,7 @@ from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import TileProcesses, plan_tiles, read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 from tests.networks.engine.networks_made import lite_network, texture
+from tests.slides.images import with_halo
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def pyramid(path: Path, side: int = 512, seed: int = 0) -> Path:
 def test_the_same_pixels_as_by_threads(tmp_path: Path, processes: TileProcesses) -> None:
     for number, (side, tile_px) in enumerate(((512, 96), (640, 300), (256, 64))):  # room grows, slides change
         with open_slide(pyramid(tmp_path / f"{number}.tif", side, number), mpp=0.3) as slide:
-            plan = plan_tiles(slide.bounds, slide.mpp, tile_px=tile_px, halo_px=20)
+            plan = with_halo(plan_tiles(slide.bounds, slide.mpp, tile_px=tile_px), 20)
             kept: list[np.ndarray] = []
             for (tile, pixels), (same, expected) in zip(
                 processes.read(slide, plan, ahead=3, hold=2), read_tiles(slide, plan), strict=True

@@ -69,12 +69,9 @@ def test_every_level_is_the_mean_of_the_finer_one(
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.float32])
-def test_labels_and_probabilities(tmp_path: Path, dtype: type) -> None:
+def test_peaks_of_probabilities_stay(tmp_path: Path, dtype: type) -> None:
     rng = np.random.default_rng(1)
     values = (rng.random((150, 210)) * 200).astype(dtype)
-    exact = PyramidFormat(0.25, 64, None, reduction="nearest")
-    labels = tifffile.imread(write(tmp_path / "l.tif", values, exact), level=1)
-    np.testing.assert_array_equal(labels, values[: 150 // 2 * 2 : 2, ::2])
     path = write(tmp_path / "p.tif", values, PyramidFormat.probabilities(0.25, 64))
     with tifffile.TiffFile(path) as tiff:
         np.testing.assert_array_equal(tiff.pages[0].asarray(), values)

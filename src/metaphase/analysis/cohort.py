@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError, is_url, spelled
+from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
+from metaphase.base.remote import location
 from metaphase.base.tables import case_folder, natural, read_manifest, stated_number
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
@@ -145,4 +146,4 @@ def asked_by(arguments: Iterable[Path], slides: Iterable[CohortSlide]) -> dict[s
 
 def asker(path: Path, split: str = "") -> str:
     """What asks for slides, by a name that stays: a file, a folder, a manifest with its split."""
-    return " ".join(filter(None, (spelled(path if is_url(path) else path.absolute()), split)))
+    return " ".join(filter(None, (str(location(path).absolute()), split)))

@@ -30,7 +30,7 @@ from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, Us
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file, parsing, read_json, state_of
 from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
-from metaphase.base.remote import url_of
+from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of
 from metaphase.base.tables import named, read_table, require_columns
 from metaphase.base.typed import Kind, Number, Stored, read_typed
@@ -413,8 +413,8 @@ def _holds(path: Path, content: Any, *, exact: bool) -> bool:
 
 def found_from(folder: Path, stated: str) -> Path:
     """A file that a folder's summary states: by its path from here, from a folder above, or in the folder."""
-    path = Path(stated)
-    if url_of(path):
+    path = location(stated)
+    if isinstance(path, RemotePath):
         return path
     paths = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
     return next((one for one in paths if is_slide_there(one)), path)

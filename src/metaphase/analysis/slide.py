@@ -54,7 +54,6 @@ from metaphase.base.errors import (
     ResultWarning,
     ResultWarnings,
     read_warnings,
-    spelled,
     unique,
 )
 from metaphase.base.files import explained
@@ -315,7 +314,7 @@ class SearchedSlide:
         return SlideRecord(
             **dict(counted) | {"warnings": self._warnings(counted)},
             name=self.name,
-            slide=spelled(self.source.path),
+            slide=str(self.source.path),
             **{key: facts[key] for key in (*about, *how)},
             threshold=asked.counting.threshold,
             detection_threshold=asked.points["mitoses"]["delta"],

@@ -5,6 +5,7 @@ Coordinates are (x, y), origin top-left, x to the right, y down. Shapes stand in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,12 @@ class Box:
         x, y = max(self.x, other.x), max(self.y, other.y)
         right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
         return Box(x, y, max(0, right - x), max(0, bottom - y))
+
+    def tiles(self, side: int) -> Iterator[Box]:
+        """Its parts of at most `side` pixels a side, row by row."""
+        for y in range(self.y, self.bottom, side):
+            for x in range(self.x, self.right, side):
+                yield Box(x, y, min(side, self.right - x), min(side, self.bottom - y))
 
     def moved(self, dx: int, dy: int) -> Box:
         """The same box, `dx` to the right and `dy` down."""

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-
-_URL = re.compile(r"(s3|gs|az|https?):[/\\\\]+(?=[^/\\\\])")
-
-
-def is_url(path: str | Path) -> bool:
-    """Whether a path is the URL of something that is read from afar (`base.remote`)."""
-    return _URL.match(str(path)) is not None
-
-
-def spelled(path: str | Path) -> str:
-    """A path as it is written; of a URL, pathlib drops a slash.
-
-    >>> spelled(Path("s3://bucket/slide.svs"))
-    's3://bucket/slide.svs'
-    """
-    return _URL.sub(r"\1://", Path(path).as_posix(), count=1) if is_url(path) else str(path)
 
 
 def sentence(text: str) -> str:
@@ -41,9 +24,9 @@ class MetaphaseError(Exception):
 
     def __init__(self, problem: str, *, path: str | Path | None = None, next_step: str = "") -> None:
         self.problem = problem
-        self.path = None if path is None else Path(path)
+        self.path = Path(path) if isinstance(path, str) else path
         self.next_step = next_step
-        where = f"{spelled(path)}: " if path is not None else ""
+        where = f"{path}: " if path is not None else ""
         then = f". {sentence(next_step)}" if next_step else "."
         super().__init__(f"{where}{problem}{then}")
 

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaphase.base.errors import OutputError, is_url
+from metaphase.base.errors import OutputError
 from metaphase.base.foreign import is_made_up
+from metaphase.base.remote import is_url, location
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def refuse_elsewhere(target: Path) -> None:
     if is_url(target):
         raise OutputError(
             "results are not written to URLs",
-            path=target,
+            path=location(target),
             next_step="give a folder, and copy or mount the storage",
         )
     if is_made_up(target):

@@ -13,7 +13,6 @@ ours are:
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import math
@@ -26,10 +25,10 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, Literal
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.remote import RemoteFile, is_there, remote_bytes, status_of, url_of
+from metaphase.base.remote import RemotePath, location, told_as
 
 # ---- limits ----
 
@@ -85,7 +84,7 @@ _MADE_UP = (("/", "proc"), ("/", "sys"))
 def is_made_up(path: str | Path) -> bool:
     """Whether the kernel makes up what is there; a path that leads nowhere, round in circles, is no such."""
     try:
-        return Path(path).resolve().parts[:2] in _MADE_UP
+        return location(path).resolve().parts[:2] in _MADE_UP
     except (OSError, RuntimeError, ValueError):
         return False
 
@@ -101,13 +100,12 @@ def check_plain(
 
     So is a URL, unless the caller reads `remote` files.
     """
-    url = url_of(path)
-    if url and not remote:
-        raise error("is read from a disk only", path=url, next_step="copy it, or mount the storage")
-    if url:
-        return status_of(url, error).size
+    path = location(path)
+    if isinstance(path, RemotePath) and not remote:
+        raise error("is read from a disk only", path=path, next_step="copy it, or mount the storage")
     try:
-        status = Path(path).stat()
+        with told_as(error):
+            status = path.stat()
     except (OSError, ValueError) as problem:
         missing = isinstance(problem, FileNotFoundError)
         what = "no such file, so it cannot be read" if missing else f"cannot be read ({described(problem)})"
@@ -125,56 +123,32 @@ def is_file(path: str | Path) -> bool:
     >>> is_file("x" * 5000), is_file("\0")
     (False, False)
     """
-    url = url_of(path)
-    if url:
-        return is_there(url)
     try:
-        return Path(path).is_file() and not is_made_up(path)
+        return (path := location(path)).is_file() and not is_made_up(path)
     except (OSError, ValueError):
         return False
 
 
 def is_folder(path: str | Path) -> bool:
     """Whether a folder of this name is there."""
-    if url_of(path):
-        return False
     try:
-        return Path(path).is_dir()
+        return location(path).is_dir()
     except (OSError, ValueError):
         return False
 
 
 def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> bytes:
     """The content of a plain file."""
-    url = url_of(path)
-    if url:
-        return remote_bytes(url, error)
-    check_plain(path, error)
-    with parsing(path, "cannot be read", next_step="check its permissions", error=error):
-        return Path(path).read_bytes()
-
-
-def opened(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> BinaryIO:
-    """A plain file to read from; of a remote one, only what is read is fetched."""
-    url = url_of(path)
-    if url:
-        return cast(BinaryIO, RemoteFile(url, error))
-    return Path(path).open("rb")
-
-
-def readable(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -> Path | io.BytesIO:
-    """What readers of whole files take: the path, or the content of a remote one."""
-    return io.BytesIO(read_bytes(path, error)) if url_of(path) else Path(path)
+    path = location(path)
+    check_plain(path, error, remote=True)
+    with told_as(error), parsing(path, "cannot be read", next_step="check its permissions", error=error):
+        return path.read_bytes()
 
 
 def state_of(path: Path) -> tuple[int, int, str]:
     """Size, time of change and, of a remote file, the server's tag of its content."""
-    url = url_of(path)
-    if url:
-        status = status_of(url)
-        return status.size, status.changed_ns, status.tag
     found = path.stat()
-    return found.st_size, found.st_mtime_ns, ""
+    return found.st_size, found.st_mtime_ns, getattr(found, "tag", "")
 
 
 # ---- values ----

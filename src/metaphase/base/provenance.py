@@ -27,7 +27,8 @@ import pandas as pd
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, is_folder, opened, read_json, state_of
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, read_json, state_of
+from metaphase.base.remote import location
 from metaphase.version import __version__
 
 ABSENT = "absent"
@@ -51,31 +52,19 @@ def decides(*stages: str) -> dict[str, Any]:
 
 
 class Ingredients:
-    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results.
-
-    A stage whose work is made of others' that keep results of their own names these in `uses`: when the
-    schema of one of them rises, it is done again, too.
-    """
+    """Base of a stage's declaration; see the module. `schema` rises whenever new code gives other results."""
 
     stage: ClassVar[str]
     schema: ClassVar[int]
-    uses: ClassVar[tuple[type[Ingredients], ...]]
 
-    def __init_subclass__(
-        cls, *, stage: str, schema: int = 1, uses: tuple[type[Ingredients], ...] = ()
-    ) -> None:
+    def __init_subclass__(cls, *, stage: str, schema: int = 1) -> None:
         super().__init_subclass__()
-        cls.stage, cls.schema, cls.uses = stage, schema, uses
-
-    @classmethod
-    def schemas(cls) -> list[int]:
-        """The schema of its code, and of all that it uses."""
-        return [cls.schema, *(number for used in cls.uses for number in used.schemas())]
+        cls.stage, cls.schema = stage, schema
 
     def account(self) -> dict[str, Any]:
         """Everything that decides the result, as plain values."""
         fields = _fields_of(self, self.stage)
-        return {"stage": self.stage, "schema": self.schemas(), "ingredients": fields}
+        return {"stage": self.stage, "schema": [self.schema], "ingredients": fields}
 
     @property
     def key(self) -> str:
@@ -197,8 +186,7 @@ def differences(before: Any, now: Any) -> str:
 
 def made_from(note: Path) -> dict[str, Any]:
     """The account of what a note stands beside; empty where there is no sound note."""
-    account = _read(note).get("made_from")
-    return account if isinstance(account, dict) else {}
+    return _read(note, "made_from")
 
 
 def why_again(note: Path, account: Mapping[str, Any]) -> str:
@@ -216,8 +204,7 @@ def write_note(note: Path, account: Mapping[str, Any], facts: Mapping[str, Any] 
 
 def facts_of(note: Path) -> dict[str, Any]:
     """What `Ingredients.write` was given about an output; nothing where there is no sound note."""
-    facts = _read(note).get("facts", {})
-    return facts if isinstance(facts, dict) else {}
+    return _read(note, "facts")
 
 
 def note_path(path: Path) -> Path:
@@ -230,21 +217,17 @@ def file_fingerprint(path: str | Path) -> str:
 
     Of a remote file, the server's own tag of its content is taken, where it has one.
     """
-    path = Path(path)
+    path = location(path)
     check_plain(path, remote=True)
-    try:
+    with parsing(path, "cannot be read", next_step="check the path"):
         size, changed_ns, tag = state_of(path)
         return f"{size}-{tag}" if tag else _file_fingerprint(path, size, changed_ns)
-    except OSError as error:
-        raise MetaphaseError(
-            f"cannot be read ({error.strerror})", path=path, next_step="check the path"
-        ) from error
 
 
 @lru_cache(1 << 16)
 def _file_fingerprint(path: Path, size: int, _changed_ns: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    with opened(path) as file:
+    with path.open("rb") as file:
         if size <= WHOLE_BYTES:
             while piece := file.read(1 << 20):
                 digest.update(piece)
@@ -289,11 +272,12 @@ def _differences(before: Any, now: Any, where: str) -> Iterator[str]:
         yield f"{where} was {before} and is {now}" if short else f"{where} has changed"
 
 
-def _read(note: Path) -> dict[str, Any]:
-    """What a note says; a damaged one, whose check is another, says nothing."""
+def _read(note: Path, entry: str) -> dict[str, Any]:
+    """An entry of a note; a damaged note, whose check is another, says nothing."""
     try:
         content = read_json(note, "no note", next_step="")
     except MetaphaseError:
         return {}
-    check = content.pop(CHECK, None)  # notes of earlier versions have none
-    return content if check is None or check == fingerprint_of(content) else {}
+    check, found = content.pop(CHECK, None), content.get(entry)  # notes of earlier versions have no check
+    sound = check is None or check == fingerprint_of(content)
+    return found if sound and isinstance(found, dict) else {}

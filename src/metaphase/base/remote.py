@@ -1,14 +1,17 @@
 """Files by URL, read in ranges: objects of S3, Google Cloud and Azure, and files of web servers (obstore).
 
-A URL is kept as a path, `Path("s3://bucket/key")`, of which pathlib drops a slash; `url_of` tells it from a
-file's. Credentials come from where each store's own tools have them (docs/cohorts.md). What fails for a while
-(errors of the server, connections that break) is asked for again with growing pauses.
+`location` makes of words a path, or a `RemotePath`, which answers as a path does: what reads files asks no
+further. Credentials come from where each store's own tools have them (docs/cohorts.md). What fails for a
+while (errors of the server, connections that break) is asked for again with growing pauses.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import os
+import re
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -18,10 +21,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
-from metaphase.base.errors import MetaphaseError, UsageError, is_url, spelled
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes
 
 EXTRA = "pip install 'metaphase[remote]'"
@@ -43,57 +46,118 @@ KNOWN_S = 10
 """How long what is known of a file holds before the server is asked again."""
 
 
-def url_of(path: str | Path) -> str | None:
-    """The URL that a path is, or None where it is a file's.
+_URL = re.compile(r"(s3|gs|az|https?):[/\\]+(?=[^/\\])")
 
-    >>> url_of(Path("s3://bucket/a/slide.svs")), url_of("slide.svs")
-    ('s3://bucket/a/slide.svs', None)
+
+def is_url(text: str | Path) -> bool:
+    """Whether something is the URL of a file that is read from afar, be it that pathlib dropped a slash."""
+    return _URL.match(str(text)) is not None
+
+
+def location(path: str | os.PathLike[str]) -> Path:
+    """Where a file is, as words say it: a path, or a `RemotePath`. What reads files is given one of these.
+
+    >>> str(location("s3://bucket/a/slide.svs")), str(location("a//slide.svs"))
+    ('s3://bucket/a/slide.svs', 'a/slide.svs')
     """
-    return spelled(path) if is_url(path) else None
+    if isinstance(path, RemotePath):
+        return path
+    return RemotePath(path) if is_url(os.fspath(path)) else Path(path)
+
+
+class RemoteError(MetaphaseError):
+    """A server did not deliver a file."""
+
+
+class _MissingError(RemoteError):
+    """There is no such file."""
+
+
+@contextmanager
+def told_as(error: type[MetaphaseError]) -> Iterator[None]:
+    """What servers fail to deliver inside, as an error of this kind."""
+    try:
+        yield
+    except RemoteError as problem:
+        raise error(problem.problem, path=problem.path, next_step=problem.next_step) from problem
 
 
 @dataclass(frozen=True)
 class RemoteStatus:
-    """What a server says of a file."""
+    """What a server says of a file, under the names that a disk has for it."""
 
-    size: int
+    st_size: int
+    st_mtime_ns: int
     tag: str
     """Changes with the content (ETag); empty where the server gives none."""
-    changed_ns: int
+    st_mode: int = stat.S_IFREG
 
 
-def status_of(url: str, error: type[MetaphaseError] = MetaphaseError) -> RemoteStatus:
-    """Size and state of a remote file; an error of this kind where that is not known."""
-    with _asking(url, error):
-        return _status(url, int(time.monotonic() // KNOWN_S))
+class RemotePath(type(Path())):  # type: ignore[misc]
+    """The URL of a file as a path. Whatever its server fails to deliver is a `RemoteError`."""
 
+    __slots__ = ()
 
-def is_there(url: str) -> bool:
-    """Whether there is such a file; a server that does not answer is an error."""
-    try:
-        status_of(url)
-    except _MissingError:
+    def __str__(self) -> str:
+        return str(super().__str__()).replace(os.sep, "/").replace(":/", "://", 1)  # pathlib keeps one
+
+    def stat(self, **_: Any) -> RemoteStatus:
+        """Size and state, as they were some seconds ago or are now."""
+        return _status(self, int(time.monotonic() // KNOWN_S))
+
+    def is_file(self) -> bool:
+        """Whether there is such a file; a server that does not answer is an error."""
+        try:
+            self.stat()
+        except _MissingError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        """It is a file's."""
         return False
-    return True
+
+    def resolve(self, strict: bool = False) -> Self:  # noqa: ARG002 -- as paths have it
+        """It leads nowhere else."""
+        return self
+
+    def absolute(self) -> Self:
+        """It is."""
+        return self
+
+    def open(self, *_: Any, **_options: Any) -> RemoteFile:
+        """The file, of which only what is read is fetched."""
+        return RemoteFile(self)
+
+    def read_bytes(self) -> bytes:
+        """The whole content."""
+        return _got(self)
 
 
 @lru_cache(4096)
-def _status(url: str, _when: int) -> RemoteStatus:
-    import obstore
+def _status(path: RemotePath, _when: int) -> RemoteStatus:
+    with _asking(path):
+        import obstore
 
-    store, key = _store_of(url)
-    found = obstore.head(store, key)
-    changed = found["last_modified"].timestamp()
-    return RemoteStatus(int(found["size"]), found["e_tag"] or "", int(changed * 1e9))
+        found = obstore.head(*_store_of(path))
+    return RemoteStatus(
+        int(found["size"]), int(found["last_modified"].timestamp() * 1e9), found["e_tag"] or ""
+    )
+
+
+def _got(path: RemotePath, **options: Any) -> bytes:
+    with _asking(path):
+        import obstore
+
+        wanted: Any = options
+        return bytes(obstore.get(*_store_of(path), options=wanted).bytes())
 
 
 class RemoteFile(io.RawIOBase):
     """A remote file to read from, at positions or from its position on; threads may share it."""
 
-    def __init__(self, url: str, error: type[MetaphaseError] = MetaphaseError) -> None:
-        self.url, self._error = url, error
-        self.status = status_of(url, error)
-        self._position = 0
+    def __init__(self, path: RemotePath) -> None:
+        self.path, self.status, self._position = path, path.stat(), 0
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch")
 
     def at(self, offset: int, size: int) -> bytes:
@@ -101,7 +165,7 @@ class RemoteFile(io.RawIOBase):
         found = self._kept(offset, size)
         if found is None:
             found = self._get(offset, offset + size)
-            _kept.put((self.url, self.status, offset, size), found)
+            self._keep(offset, found)
         return found
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -111,8 +175,7 @@ class RemoteFile(io.RawIOBase):
         for run, data in zip(runs, self._pool.map(lambda run: self._get(*run), runs), strict=True):
             for offset, size in missing:
                 if run[0] <= offset and offset + size <= run[1]:
-                    piece = data[offset - run[0] : offset - run[0] + size]
-                    _kept.put((self.url, self.status, offset, size), piece)
+                    self._keep(offset, data[offset - run[0] : offset - run[0] + size])
 
     def readable(self) -> bool:
         """It is."""
@@ -124,13 +187,13 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a position."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.status.size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.status.st_size}[whence]
         self._position = max(0, start + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
         """Read on, all that is asked for: by blocks, or in one request where it is more."""
-        offset, size = self._position, self.status.size
+        offset, size = self._position, self.status.st_size
         wanted = max(0, min(len(buffer), size - offset))
         if wanted > BLOCK_BYTES:
             buffer[:wanted] = self.at(offset, wanted)
@@ -148,24 +211,22 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _get(self, start: int, stop: int) -> bytes:
-        import obstore
-
-        options: Any = {"range": (start, stop)}
-        if self.status.tag and not self.status.tag.startswith("W/"):
-            options["if_match"] = self.status.tag
-        with _asking(self.url, self._error):
-            store, key = _store_of(self.url)
-            data = bytes(obstore.get(store, key, options=options).bytes())
+        sound = self.status.tag and not self.status.tag.startswith("W/")
+        only = {"if_match": self.status.tag} if sound else {}
+        data = _got(self.path, range=(start, stop), **only)
         if len(data) != stop - start:
-            raise self._error(
+            raise RemoteError(
                 f"bytes {start:,} to {stop:,} were asked for, and {len(data):,} came",
-                path=self.url,
+                path=self.path,
                 next_step="the server does not serve parts of files correctly: copy the file",
             )
         return data
 
     def _kept(self, offset: int, size: int) -> bytes | None:
-        return _kept.get((self.url, self.status, offset, size))
+        return _kept.get((self.path, self.status, offset, size))
+
+    def _keep(self, offset: int, data: bytes) -> None:
+        _kept.put((self.path, self.status, offset, len(data)), data)
 
 
 _kept = KeptBytes(KEPT_BYTES)
@@ -187,33 +248,20 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return runs
 
 
-def remote_bytes(url: str, error: type[MetaphaseError] = MetaphaseError) -> bytes:
-    """The whole content of a remote file."""
-    with _asking(url, error):
-        import obstore
-
-        store, key = _store_of(url)
-        return bytes(obstore.get(store, key).bytes())
-
-
 # ---- the stores ----
 
 
-class _MissingError(MetaphaseError):
-    """There is no such file."""
-
-
-def _store_of(url: str) -> tuple[Any, str]:
+def _store_of(path: RemotePath) -> tuple[Any, str]:
     """The store of a URL, and the key there."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = str(path).partition("://")
     root, _, key = rest.partition("/")
     if not root or not key:
-        raise UsageError("names no file", path=url, next_step="give the whole address")
+        raise UsageError("names no file", path=path, next_step="give the whole address")
     if scheme in ("http", "https"):
         if "?" in key or "#" in key or "@" in root:
             raise UsageError(
                 "a web address with a query or a password is not read, because results keep addresses",
-                path=url.partition("?")[0] if "@" not in root else None,
+                path=RemotePath(str(path).partition("?")[0]) if "@" not in root else None,
                 next_step="give the plain address, or s3:// with credentials in the environment",
             )
         key = unquote(key)
@@ -258,39 +306,34 @@ def waiting(url: str, limit_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def _asking(url: str, error: type[MetaphaseError]) -> Iterator[None]:
+def _asking(path: RemotePath) -> Iterator[None]:
     """Whatever the server or the way to it says, as an error that names the address."""
     try:
-        from obstore import exceptions
+        from obstore import exceptions as their
     except ImportError as problem:
-        raise UsageError("is a URL, and reading those needs obstore", path=url, next_step=EXTRA) from problem
+        raise UsageError("is a URL, and reading those needs obstore", path=path, next_step=EXTRA) from problem
     try:
-        with waiting(url, RETRY_S + REQUEST_S):
+        with waiting(str(path), RETRY_S + REQUEST_S):
             yield
     except MetaphaseError:
         raise
-    except (exceptions.NotFoundError, FileNotFoundError) as problem:
-        kind = _MissingError if error is MetaphaseError else error
-        what = "no such file, so it cannot be read"
-        raise kind(what, path=url, next_step="check the spelling and the bucket") from problem
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, PermissionError) as problem:
-        raise error(
-            "the server refuses it (no permission)",
-            path=url,
-            next_step="check the credentials in the environment, and that they may read it",
-        ) from problem
-    except exceptions.PreconditionError as problem:
-        raise error(
-            "changed on the server while it was read", path=url, next_step="run the command again"
-        ) from problem
-    except exceptions.NotSupportedError as problem:
-        raise error(
-            "the server serves whole files only", path=url, next_step="copy the file, or ask another server"
-        ) from problem
     except Exception as problem:
-        said = " ".join(str(problem).partition("\n\nDebug source:")[0].split())[:300]
-        raise error(
-            f"the server did not deliver it ({said})",
-            path=url,
-            next_step="check address, network and credentials, then run again: it continues where it stopped",
-        ) from problem
+        kind: type[RemoteError] = RemoteError
+        match problem:
+            case their.NotFoundError() | FileNotFoundError():
+                kind, what = _MissingError, "no such file, so it cannot be read"
+                advice = "check the spelling and the bucket"
+            case their.PermissionDeniedError() | their.UnauthenticatedError() | PermissionError():
+                what = "the server refuses it (no permission)"
+                advice = "check the credentials in the environment, and that they may read it"
+            case their.PreconditionError():
+                what, advice = "changed on the server while it was read", "run the command again"
+            case their.NotSupportedError():
+                what, advice = "the server serves whole files only", "copy the file, or ask another server"
+            case _:
+                said = " ".join(str(problem).partition("\n\nDebug source:")[0].split())[:300]
+                what = f"the server did not deliver it ({said})"
+                advice = (
+                    "check address, network and credentials, then run again: it continues where it stopped"
+                )
+        raise kind(what, path=path, next_step=advice) from problem

@@ -158,7 +158,7 @@ def stage(
     """Make a function a stage. `schema` rises whenever new code gives other results, or that of what it
     `uses` does; the others are fields of `Stage`, and a table may replace them."""
     row = Stage(name, about, reads, writes, _nothing, Given(name, [], {}), renew, after, sealed)
-    schemas = [schema, *(number for used in uses for number in used.schemas())]
+    schemas = [schema, *(used.schema for used in uses)]
     return lambda work: StageFunction(work, row, schemas)
 
 
@@ -218,68 +218,69 @@ def run_stages(
     `at_once` stages that do not wait for each other run side by side, each in a process of its own.
     """
     folder, accounts = Path(workspace), _accounts(stages)
-    states = list(stage_states(stages, folder))
+    states = [_state(stage, accounts[stage.name], folder) for stage in stages]
+    left = [number for number, state in enumerate(states) if state.status != "kept"]
 
-    def show(number: int, state: StageState) -> None:
-        states[number] = state
+    def show(number: int, status: Status, seconds: float | None = None, facts: Facts | None = None) -> None:
+        states[number] = StageState(stages[number], status, seconds, facts or {}, states[number].reason)
         if watch is not None:
             watch(tuple(states))
 
+    def work(number: int, report: Report) -> _Task:
+        return partial(_done, stages[number], accounts[stages[number].name], folder, report)
+
     if at_once > 1:
-        _side_by_side(states, accounts, folder, show, report, at_once)
-        return tuple(states)
-    for number, stage in enumerate(stages):
-        if states[number].status == "kept":
-            continue
-        reason = states[number].reason
-        show(number, StageState(stage, "running", reason=reason))
         try:
-            seconds, facts = _done(stage, accounts[stage.name], folder, report)
+            _side_by_side(stages, left, work, show, report, at_once)
+        except BrokenProcessPool as error:
+            advice = "run the same command again, with fewer stages at once"
+            raise OutputError("a stage's process was killed", path=folder, next_step=advice) from error
+        return tuple(states)
+    for number in left:
+        show(number, "running")
+        try:
+            show(number, "done", *work(number, report)())
         except MetaphaseError:
-            show(number, StageState(stage, "failed", reason=reason))
+            show(number, "failed")
             raise
-        show(number, StageState(stage, "done", seconds, facts, reason))
     return tuple(states)
 
 
+_Task = Callable[[], tuple[float, Facts]]
+
+
 def _side_by_side(
-    states: Sequence[StageState],
-    accounts: Mapping[str, Account],
-    folder: Path,
-    show: Callable[[int, StageState], None],
+    stages: Sequence[Stage],
+    left: list[int],
+    work: Callable[[int, Report], _Task],
+    show: Callable[..., None],
     report: Report,
     at_once: int,
 ) -> None:
     """Start every stage as soon as what it reads is done; after an error those that run may end."""
-    left = [number for number, state in enumerate(states) if state.status != "kept"]
     running: dict[Future[tuple[float, Facts]], int] = {}
     error: Exception | None = None
     with worker_processes(at_once) as pool:
         while running or (left and error is None):
-            unfinished = {states[number].stage.name for number in (*left, *running.values())}
-            awaited = {number: (*states[number].stage.reads, *states[number].stage.after) for number in left}
-            ready = [number for number in left if unfinished.isdisjoint(awaited[number])]
+            unfinished = {stages[number].name for number in (*left, *running.values())}
+            ready = [
+                number
+                for number in left
+                if unfinished.isdisjoint((*stages[number].reads, *stages[number].after))
+            ]
             for number in ready[: at_once - len(running)] if error is None else ():
-                stage, reason = states[number].stage, states[number].reason
-                running[pool.submit(_done, stage, accounts[stage.name], folder, silent)] = number
+                running[pool.submit(work(number, silent))] = number
                 left.remove(number)
-                show(number, StageState(stage, "running", reason=reason))
-            names = [states[number].stage.name for number in running.values()]
-            report(", ".join(names), len(states) - len(left) - len(running), len(states))
+                show(number, "running")
+            names = [stages[number].name for number in running.values()]
+            report(", ".join(names), len(stages) - len(left) - len(running), len(stages))
             for job in wait(running, return_when=FIRST_COMPLETED).done:
                 number = running.pop(job)
-                stage, reason = states[number].stage, states[number].reason
                 try:
-                    show(number, StageState(stage, "done", *job.result(), reason))
+                    show(number, "done", *job.result())
                 except (MetaphaseError, BrokenProcessPool) as raised:
                     error = error or raised
-                    show(number, StageState(stage, "failed", reason=reason))
-    if isinstance(error, BrokenProcessPool):
-        raise OutputError(
-            "a stage's process was killed",
-            path=folder,
-            next_step="run the same command again, with fewer stages at once",
-        ) from error
+                    show(number, "failed")
     if error is not None:
         raise error
 

@@ -20,8 +20,8 @@ from pyarrow import parquet
 from metaphase.base.arrays import BELIEVABLE_MPP
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised, readable
-from metaphase.base.remote import url_of
+from metaphase.base.foreign import RAISE_LIMITS, finite, parse_json, parsing, raised, read_bytes
+from metaphase.base.remote import is_url, location
 
 _log = logging.getLogger(__name__)
 MANIFEST_COLUMNS = ("case", "he", "phh3", "laboratory", "split")
@@ -63,9 +63,8 @@ class TableError(MetaphaseError):
 
 def read_table(path: str | Path) -> pd.DataFrame:
     """Read a CSV or Parquet table; identifier columns are text, empty CSV cells are missing values."""
-    path = Path(path)
-    size = check_plain(path, TableError, remote=True)
-    source, advice = readable(path, TableError), "give a CSV or Parquet file"
+    path, data = location(path), read_bytes(path, TableError)
+    size, source, advice = len(data), BytesIO(data), "give a CSV or Parquet file"
     with parsing(path, "cannot be read as a table", next_step=advice, error=TableError):
         if path.suffix.lower() != ".parquet":
             return _read_csv(path, source)
@@ -92,15 +91,14 @@ def _hint(path: str, old: str, new: str) -> None:
     _log.warning("%s: the column %s is now called %s; rename it", path, old, new)
 
 
-def _read_csv(path: Path, source: Path | BytesIO) -> pd.DataFrame:
+def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
     try:
         columns = pd.read_csv(source, nrows=0).columns
     except pd.errors.EmptyDataError as error:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
     names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
     missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
-    if isinstance(source, BytesIO):
-        source.seek(0)
+    source.seek(0)
     frame = pd.read_csv(
         source,
         dtype=dict.fromkeys(names, str),
@@ -232,14 +230,14 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     `patient` (which slides belong together) defaults to the case itself. Relative slide paths are taken from
     the manifest's folder. Empty names are empty text, missing numbers are NaN.
     """
-    path = Path(path)
+    path = location(path)
     frame = read_own_table(path)
     require_columns(frame, ("case",), path)
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
     for name in {"he", "phh3", "tissue"} & set(frame.columns):
         frame[name] = [
-            str(path.parent / value) if value and value != WHOLE_SLIDE and not url_of(value) else value
+            str(path.parent / value) if value and value != WHOLE_SLIDE and not is_url(value) else value
             for value in as_text(frame[name])
         ]
     for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):

@@ -18,7 +18,7 @@ from metaphase.cli import console
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
-    from metaphase.images.stain.standardisation import Template
+    from metaphase.images.stain.colours import HsdColours
 
 # ---- `metaphase info`: what a slide is and what to beware of ----
 
@@ -232,13 +232,12 @@ def augment(
     mpp: console.Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
-    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
+    from metaphase.images.stain.gallery import write_gallery
     from metaphase.slides.opening import sources_with
 
-    config = GalleryConfig(letters=recipe, seed=seed)
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
-        write_gallery(opened, output, (position[0], position[1]) if position else None, config)
+        write_gallery(opened, output, (position[0], position[1]) if position else None, recipe, seed)
     console.say(str(output))
 
 
@@ -271,21 +270,22 @@ def standardise(
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
             chosen = StainTransform.load(transform)
         else:
-            chosen = fit_slide(opened, _template(template, seed), seed=seed)
+            chosen = fit_slide(opened, _template(template, seed), seed)
         standardise_slide(opened, chosen, output)
     console.say(str(output))
 
 
-def _template(path: Path | None, seed: int) -> Template | None:
-    from metaphase.images.stain.standardisation import Template, template_of_slide
+def _template(path: Path | None, seed: int) -> HsdColours | None:
+    from metaphase.images.stain.colours import HsdColours
+    from metaphase.images.stain.standardisation import colours_of
     from metaphase.slides.opening import open_slide
 
     if path is None:
         return None
     if path.suffix == ".json":
-        return Template.load(path)
+        return HsdColours.load(path)
     with open_slide(path) as reference:
-        return template_of_slide(reference, seed=seed)
+        return colours_of(reference, seed)
 
 
 def _numbers(text: str, count: int, option: str, form: str) -> list[float]:

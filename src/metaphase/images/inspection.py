@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -156,27 +156,24 @@ def inspect_slide(slide: Slide) -> SlideReport:
     )
 
 
-def _resolution_warnings(slide: Slide) -> list[ResultWarning]:
+def _resolution_warnings(slide: Slide) -> Iterator[ResultWarning]:
     resolution, power = slide.info.resolution, slide.info.objective_power
     if resolution is None:
-        return []
-    warnings = []
+        return
     if resolution.mpp > COARSE_SCAN_MPP:
         text = (
             f"scanned at {resolution.mpp:.3g} um/px (a 20x scan or coarser): finer detail than that is "
             f"interpolated at the working {WORKING_MPP} um/px, expect missed and mistaken mitoses"
         )
         advice = "the count may be far off, in either direction; scan at 40x where the number matters"
-        warnings.append(ResultWarning("coarse-scan", text, advice))
+        yield ResultWarning("coarse-scan", text, advice)
     low, high = OBJECTIVE_TIMES_MPP
     if power and not low <= power * resolution.mpp <= high:
         text = f"objective {power:g}x and {resolution.mpp:.3g} um/px contradict each other"
-        warnings.append(ResultWarning("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}"))
-    return warnings
+        yield ResultWarning("objective-and-mpp", text, f"check --mpp; {CHECK_MPP}")
 
 
-def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
-    warnings = []
+def _layout_warnings(slide: Slide, sample: RGB) -> Iterator[ResultWarning]:
     plain = np.zeros(sample.shape[:2], bool)
     for kind, box in odd_parts(sample):
         if kind == "plain area":
@@ -184,19 +181,18 @@ def _layout_warnings(slide: Slide, sample: RGB) -> list[ResultWarning]:
     if plain.mean() > PLAIN_SHARE:
         text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
         advice = "look at the slide; if tissue should be there, copy or export it again"
-        warnings.append(ResultWarning("plain-area", text, advice))
+        yield ResultWarning("plain-area", text, advice)
     filled = slide.bounds.area / (slide.width * slide.height)
     if filled < 1:
         text = f"the scanner filled {filled:.0%} of the canvas, from ({slide.bounds.x}, {slide.bounds.y}) on"
         advice = (
             "coordinates are those of the whole canvas, as in OpenSlide; QuPath may count from that corner"
         )
-        warnings.append(ResultWarning("canvas-partly-filled", text, advice))
+        yield ResultWarning("canvas-partly-filled", text, advice)
     coarsest = slide.levels[-1]
     if coarsest.width * coarsest.height > MAX_THUMBNAIL_SOURCE_PX:
         text = "no small pyramid level: overviews will be slow"
-        warnings.append(ResultWarning("no-small-level", text, "export it as a pyramid if you can"))
-    return warnings
+        yield ResultWarning("no-small-level", text, "export it as a pyramid if you can")
 
 
 # ---- what is damaged ----
@@ -206,18 +202,18 @@ MOST_NAMED = 5
 """So many flaws of a kind are named by their position."""
 
 
-def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
+def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> Iterator[ResultWarning]:
     """What to know of parts that could not be decoded, and of parts that look like no scan."""
     by_kind: dict[str, list[Box]] = {kind: [] for kind in KINDS}
     for flaw in dict.fromkeys(flaws):
         by_kind[flaw.kind].append(flaw.box)
-    lost, warnings = by_kind.pop(UNDECODABLE), []
+    lost = by_kind.pop(UNDECODABLE)
     if lost:
         area = sum(box.area for box in lost) * (mpp / 1000) ** 2
         where = f"{len(lost)} ({area:.3g} mm2), at {named_positions(lost)}"
         text = f"tiles that cannot be decoded are left out: {where}"
         advice = "copy or export the slide again: mitoses there are not counted"
-        warnings.append(ResultWarning(DAMAGED, text, advice))
+        yield ResultWarning(DAMAGED, text, advice)
     odd = {}
     for kind, boxes in by_kind.items():
         apart = [box for box in boxes if not any(box.grown(1).intersection(one).area for one in lost)]
@@ -225,8 +221,7 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> ResultWarnings:
     if any(odd.values()):
         named = (f"{kind} at {named_positions(boxes.values())}" for kind, boxes in odd.items() if boxes)
         advice = "look there; if the tissue is broken, copy or export the slide again and search it again"
-        warnings.append(ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice))
-    return tuple(warnings)
+        yield ResultWarning("odd-pixels", f"the image looks damaged: {'; '.join(named)}", advice)
 
 
 def named_positions(boxes: Iterable[Box]) -> str:

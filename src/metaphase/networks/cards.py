@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as model_dataclass
 
-from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, is_url, several
+from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
+from metaphase.base.remote import RemotePath, location
 from metaphase.base.settings import blamed, read_toml, refuse_unknown
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
@@ -400,10 +401,10 @@ def bundled_model(name: str = BUNDLED) -> Path:
 
 def named_model(model: str | Path) -> Path:
     """The file that is meant by a path, or by the plain name of a bundled model."""
-    path = Path(model)
-    if not is_url(path) and (not path.name or path.is_dir()):
+    path = location(model)
+    if not isinstance(path, RemotePath) and (not path.name or path.is_dir()):
         raise ModelError("is a folder, not a model", path=path, next_step="name the .safetensors file")
-    if is_url(path) or path.exists() or path.with_suffix(".safetensors").exists():
+    if isinstance(path, RemotePath) or path.exists() or path.with_suffix(".safetensors").exists():
         return path
     bundled = bundled_model(path.name)
     if path.name != str(model) or not bundled.is_file():

@@ -159,27 +159,23 @@ class Archive:
             yield
         except MetaphaseError:
             raise
-        except requests.HTTPError as error:
-            code, status = error.response.status_code, f"{error.response.status_code} {error.response.reason}"
-            if code in (401, 403):
-                problem, step = f"denies access ({status})", LET_IN
-            elif code == 404:
-                problem, step = f"does not have it ({status})", "check the address and the UIDs"
-            else:
-                problem, step = f"answered {status}", "try again later, or ask who runs it"
-            raise self._fault(problem, what, step) from error
-        except requests.Timeout as error:
-            raise self._fault(f"did not answer within {TIMEOUT_S:g} s", what, "try again later") from error
-        except requests.ConnectionError as error:
-            raise self._fault("cannot be reached", what, "check its address and the network") from error
         except Exception as error:
-            step = "check that the address is that of a DICOMweb service"
-            raise self._fault(
-                f"gave an answer that cannot be used ({described(error)})", what, step
-            ) from error
-
-    def _fault(self, problem: str, what: str, next_step: str) -> SlideError:
-        return SlideError(f"{self.url} was asked for {what} and {problem}", next_step=next_step)
+            match error:
+                case requests.HTTPError(response=response):
+                    status = f"{response.status_code} {response.reason}"
+                    problem, step = f"answered {status}", "try again later, or ask who runs it"
+                    if response.status_code in (401, 403):
+                        problem, step = f"denies access ({status})", LET_IN
+                    elif response.status_code == 404:
+                        problem, step = f"does not have it ({status})", "check the address and the UIDs"
+                case requests.Timeout():
+                    problem, step = f"did not answer within {TIMEOUT_S:g} s", "try again later"
+                case requests.ConnectionError():
+                    problem, step = "cannot be reached", "check its address and the network"
+                case _:
+                    problem = f"gave an answer that cannot be used ({described(error)})"
+                    step = "check that the address is that of a DICOMweb service"
+            raise SlideError(f"{self.url} was asked for {what} and {problem}", next_step=step) from error
 
     def slides(self, *, patient: str | None = None, study: str | None = None) -> list[RemoteSlide]:
         """The series of slides that it has."""

@@ -15,12 +15,11 @@ import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
 from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
-from metaphase.base.foreign import parsing
 from metaphase.slides.contract import (
-    DamagedPixelsError,
     Resolution,
     Slide,
     SlideInfo,
+    damage,
     make_levels,
     over_white,
 )
@@ -32,7 +31,6 @@ CHECK_MPP = (
 GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
-_PER_TIFF_UNIT = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}  # um per inch, centimetre, millimetre, um
 
 
 def choose_resolution(
@@ -111,19 +109,7 @@ def aperio_properties(description: str) -> dict[str, str]:
     fields = (part.partition("=") for part in description.split("|")[1:])
     own = {name.strip(): value.strip() for name, _, value in fields}
     known = {"openslide.mpp-x": "MPP", "openslide.mpp-y": "MPP", "openslide.objective-power": "AppMag"}
-    return {f"aperio.{name}": value for name, value in own.items()} | {
-        name: own[field] for name, field in known.items() if field in own
-    }
-
-
-def tiff_tag_mpp(
-    x_resolution: tuple[int, int] | None, y_resolution: tuple[int, int] | None, unit: int | str
-) -> tuple[float, float] | None:
-    """(x, y) mpp from TIFF resolution tags: rationals, pixels per unit, which is TIFF's number or a name."""
-    size = _PER_TIFF_UNIT.get(unit) if isinstance(unit, int) else micrometres(unit)
-    if size is None or not x_resolution or not y_resolution or 0 in (*x_resolution, *y_resolution):
-        return None
-    return size * x_resolution[1] / x_resolution[0], size * y_resolution[1] / y_resolution[0]
+    return {name: own[field] for name, field in known.items() if field in own}
 
 
 def ome_mpp(xml: str) -> tuple[float, float] | None:
@@ -162,8 +148,8 @@ class OpenSlideSlide(Slide):
     """A slide read through OpenSlide, whose handles are thread-safe."""
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
-        self._path, complete = path, "check that the copy is complete"
-        with parsing(path, "OpenSlide cannot open it", next_step=complete, error=SlideError):
+        self._path = path
+        with damage(path, "OpenSlide cannot open it"):
             self._handle = openslide.OpenSlide(path)
         properties = dict(self._handle.properties)
         sizes = self._handle.level_dimensions
@@ -171,7 +157,6 @@ class OpenSlideSlide(Slide):
             "vendor": properties.get("openslide.vendor", "unknown"),
             "bounds": filled_bounds(properties, Box(0, 0, *sizes[0])),
             "objective_power": objective_power(properties),
-            "properties": properties,
         }
         super().__init__(slide_info(path, "openslide", sizes, openslide_mpp(properties), mpp, **more))
 
@@ -184,16 +169,10 @@ class OpenSlideSlide(Slide):
         try:
             image = handle.read_region(corner, level, size)
         except openslide.OpenSlideError:  # after which a handle reads nothing more
-            path = self._path
-            with parsing(
-                path,
-                f"level {level} cannot be decoded at {corner}",
-                next_step="check that the copy is complete",
-                error=DamagedPixelsError,
-            ):
+            with self.decoding(level, box):
                 if self._handle is handle:
-                    self._handle = openslide.OpenSlide(path)
-                with openslide.OpenSlide(path) as own:  # others may spoil one that is shared
+                    self._handle = openslide.OpenSlide(self._path)
+                with openslide.OpenSlide(self._path) as own:  # others may spoil one that is shared
                     image = own.read_region(corner, level, size)
         return over_white(np.asarray(image))
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,12 @@ from PIL import Image
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MissingResolutionError, RegionError, ResultWarnings, SlideError
+from metaphase.base.foreign import parsing
 
 # ---- what every slide can do, whatever file it comes from ----
 
 WHITE = 255
+COPY_AGAIN = "check that the copy is complete, or export the file again"
 MOST_EXTENT_MM = 300.0
 """The largest glass slides for sections of whole organs have about 150 mm."""
 WORKING_MPP = 0.25
@@ -67,7 +69,6 @@ class SlideInfo:
     objective_power: float | None = None
     path: Path | None = None
     warnings: ResultWarnings = ()
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.resolution is None:
@@ -85,6 +86,11 @@ class DamagedPixelsError(SlideError):
     """Pixels that are in the file and cannot be decoded."""
 
 
+def damage(path: Path | None, what: str = "damaged slide") -> AbstractContextManager[None]:
+    """Whatever goes wrong inside is the fault of a slide's file."""
+    return parsing(path, what, next_step=COPY_AGAIN, error=SlideError)
+
+
 UNDECODABLE = "undecodable"
 KINDS = (UNDECODABLE, "seam", "plain area", "noise")
 """What is noted of damage: what a decoder says, and what pixels look like."""
@@ -98,6 +104,16 @@ class Flaw:
 
     kind: str
     box: Box
+
+
+@contextmanager
+def closed_on_failure(file: Any) -> Iterator[None]:
+    """Close what was opened where the work inside fails; else it stays open."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
 
 
 class Slide(ABC):
@@ -145,6 +161,13 @@ class Slide(ABC):
         axis = int(box.width >= box.height)
         return np.concatenate([self._sound(level, half) for half in _halves(box)], axis)
 
+    def decoding(
+        self, level: int, box: Box, error: type[SlideError] = DamagedPixelsError
+    ) -> AbstractContextManager[None]:
+        """Whatever goes wrong inside is damage of the pixels from the corner of `box` on."""
+        what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
+        return parsing(self.info.path, what, next_step=COPY_AGAIN, error=error)
+
     def note_undecodable(self, level: int, box: Box) -> None:
         """Keep in mind that a box in the plane of `level` cannot be decoded."""
         if self.flaws is not None:
@@ -188,9 +211,7 @@ class Slide(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

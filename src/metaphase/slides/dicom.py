@@ -7,8 +7,9 @@ annotations in image coordinates refer to it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,18 @@ import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, is_file, library, parsing, raised
-from metaphase.base.remote import url_of
+from metaphase.base.foreign import RAISE_LIMITS, is_file, library, raised
+from metaphase.base.remote import RemotePath
 from metaphase.slides.backends import OpenSlideSlide, slide_info
-from metaphase.slides.contract import DamagedPixelsError, Level, Slide, SlideInfo, as_rgb
+from metaphase.slides.contract import (
+    DamagedPixelsError,
+    Level,
+    Slide,
+    SlideInfo,
+    as_rgb,
+    closed_on_failure,
+    damage,
+)
 from metaphase.slides.damage import check_jpeg
 from metaphase.slides.tiff import MAX_CHUNK_PX
 
@@ -34,7 +43,7 @@ _HEADER = ("SOPClassUID", "SeriesInstanceUID", "ImageType")
 
 def is_dicom(path: Path) -> bool:
     """Whether a file is DICOM, whatever it is called; a pipe or device, which might never answer, is none."""
-    if url_of(path) or not is_file(path):
+    if isinstance(path, RemotePath) or not is_file(path):
         return False
     try:
         with path.open("rb") as file:
@@ -60,17 +69,21 @@ def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slid
         try:
             return _OpenSlideDicom(first, mpp, parts)
         except SlideError as error:
-            refused = error
             if not _has_wsidicom():
-                raise SlideError(
-                    refused.problem, path=path, next_step="pip install 'metaphase[dicom]', which reads more"
-                ) from error
-    parts = parts or _of_series(path)
-    with parsing(
-        path, "damaged DICOM slide", next_step="check that all its files are there", error=SlideError
-    ):
-        handle = library("wsidicom", "dicom", path=path, error=SlideError).WsiDicom.open(parts)
-    return DicomSlide(handle, mpp, path, local=True)
+                advice = "pip install 'metaphase[dicom]', which reads more"
+                raise SlideError(error.problem, path=path, next_step=advice) from error
+    return DicomSlide(_opened(path, parts), mpp, path, local=True)
+
+
+def _opened(path: Path, parts: list[Path] | None) -> WsiDicom:
+    """A slide's files, or those of a file's series, as wsidicom opens them."""
+    with damage(path, "damaged DICOM slide"):
+        handle: WsiDicom = _library("wsidicom", path).WsiDicom.open(parts or _of_series(path))
+        return handle
+
+
+def _library(name: str, path: Path) -> Any:
+    return library(name, "dicom", path=path, error=SlideError)
 
 
 _JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
@@ -117,14 +130,12 @@ class _OpenSlideDicom(OpenSlideSlide):
         path = self.info.path
         if path is None or not _has_wsidicom():
             return None
-        with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
-            wsidicom = library("wsidicom", "dicom", path=path, error=SlideError)
-            opened = wsidicom.WsiDicom.open(self._parts or _of_series(path))
-            return _JpegFrames(self._checks.enter_context(opened))
+        with damage(path, "damaged DICOM slide"):
+            return _JpegFrames(self._checks.enter_context(_opened(path, self._parts)))
 
     def _decode(self, level: int, box: Box) -> RGB:
         if self.flaws is not None and self._frames is not None:
-            with _decoding(self.info.path, level, box):
+            with self.decoding(level, box):
                 self._frames.check(self.levels[level], box)
         return super()._decode(level, box)
 
@@ -134,48 +145,28 @@ class _OpenSlideDicom(OpenSlideSlide):
         super().close()
 
 
-def _decoding(
-    path: Path | None, level: int, box: Box, error: type[SlideError] = DamagedPixelsError
-) -> AbstractContextManager[None]:
-    what = f"level {level} cannot be decoded at {(box.x, box.y)}"
-    return parsing(path, what, next_step="check that the copy is complete", error=error)
-
-
 class DicomSlide(Slide):
     """A slide read through wsidicom, from files or from a server; reading is thread-safe."""
 
-    def __init__(
-        self,
-        handle: WsiDicom,
-        mpp: float | None = None,
-        path: Path | None = None,
-        *,
-        local: bool = False,
-    ) -> None:
+    def __init__(self, handle: WsiDicom, mpp: float | None, path: Path, *, local: bool = False) -> None:
         """Of a `local` slide, what cannot be read is damaged; a server may answer another time."""
         self._handle, self._local = handle, local
-        try:
-            with parsing(path, "DICOM slide that cannot be used", next_step="check it", error=SlideError):
-                info = self._described(mpp, path)
-        except BaseException:
-            handle.close()
-            raise
+        with closed_on_failure(handle), damage(path, "DICOM slide that cannot be used"):
+            info = self._described(mpp, path)
         super().__init__(info)
 
-    def _described(self, mpp: float | None, path: Path | None) -> SlideInfo:
+    def _described(self, mpp: float | None, path: Path) -> SlideInfo:
         pyramid = self._handle.pyramid
         self._levels = [level.level for level in pyramid.levels]
         if max(level.tile_size.area for level in pyramid.levels) > raised(MAX_CHUNK_PX):
             raise SlideError("its tiles are too large", path=path, next_step=RAISE_LIMITS)
-        base = pyramid.base_level
-        paths = len(base.optical_paths)
-        if paths > 1:
+        base, spacing = pyramid.base_level, pyramid.mpp
+        if len(base.optical_paths) > 1:
             raise SlideError(
-                f"has {paths} optical paths: not a bright-field scan",
+                f"has {len(base.optical_paths)} optical paths: not a bright-field scan",
                 path=path,
                 next_step="give an H&E slide with one optical path",
             )
-        spacing = pyramid.mpp
         stated = (float(spacing.width), float(spacing.height))
         sizes = [(level.size.width, level.size.height) for level in pyramid.levels]
         return slide_info(path, "dicom", sizes, stated, mpp)
@@ -186,7 +177,7 @@ class DicomSlide(Slide):
 
     def _decode(self, level: int, box: Box) -> RGB:
         corner, size = (box.x, box.y), (box.width, box.height)
-        with _decoding(self.info.path, level, box, DamagedPixelsError if self._local else SlideError):
+        with self.decoding(level, box, DamagedPixelsError if self._local else SlideError):
             if self._local and self.flaws is not None:
                 self._frames.check(self.levels[level], box)
             pixels = self._handle.read_region(corner, self._levels[level], size, threads=1, as_array=True)
@@ -201,21 +192,19 @@ class DicomSlide(Slide):
 
 def header_of(path: Path, names: tuple[str, ...] = _HEADER) -> Any:
     """What a DICOM file says of itself, its pixels left out."""
-    pydicom = library("pydicom", "dicom", path=path, error=SlideError)
-    with parsing(path, "damaged DICOM file", next_step="copy it again", error=SlideError):
-        return pydicom.dcmread(path, stop_before_pixels=True, specific_tags=list(names))
+    with damage(path, "damaged DICOM file"):
+        return _library("pydicom", path).dcmread(path, stop_before_pixels=True, specific_tags=list(names))
 
 
 def source_image(path: Path) -> Any:
     """Header of a slide's finest level, to which results refer; of concatenated parts, of the first."""
     parts = _only_slide(path) if path.is_dir() else _of_series(path)
-    pydicom = library("pydicom", "dicom", path=path, error=SlideError)
     sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
     headers = [header_of(part, sized) for part in parts]
     chosen = finest(headers, path)
-    with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
-        file = next(part for header, part in zip(headers, parts, strict=True) if header is chosen)
-        return pydicom.dcmread(file, stop_before_pixels=True)
+    file = next(part for header, part in zip(headers, parts, strict=True) if header is chosen)
+    with damage(path, "damaged DICOM slide"):
+        return _library("pydicom", path).dcmread(file, stop_before_pixels=True)
 
 
 def finest(headers: Sequence[Any], path: Path) -> Any:
@@ -223,14 +212,9 @@ def finest(headers: Sequence[Any], path: Path) -> Any:
     levels = [header for header in headers if _is_level(header)]
     if not levels:
         raise SlideError("its series has no level of a pyramid", path=path, next_step="name the slide's file")
-    with parsing(path, "damaged DICOM slide", next_step="copy it again", error=SlideError):
-        return min(
-            levels,
-            key=lambda one: (
-                -int(one.TotalPixelMatrixColumns),
-                int(one.get("ConcatenationFrameOffsetNumber") or 0),
-            ),
-        )
+    first = "ConcatenationFrameOffsetNumber"
+    with damage(path, "damaged DICOM slide"):
+        return min(levels, key=lambda one: (-int(one.TotalPixelMatrixColumns), int(one.get(first) or 0)))
 
 
 def _only_slide(folder: Path) -> list[Path]:
@@ -269,8 +253,4 @@ def _is_level(header: Any) -> bool:
 
 
 def _has_wsidicom() -> bool:
-    try:
-        import wsidicom  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("wsidicom") is not None

@@ -12,10 +12,10 @@ import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, library, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, library, raised
 from metaphase.slides.archive import is_remote, open_remote
 from metaphase.slides.backends import micrometres, slide_info
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideBackend, as_rgb
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb, closed_on_failure, damage
 
 EXPORT = "export it as 8-bit RGB (bright field), as OME-TIFF"
 OR_CONVERT = ", or convert the slide to OME-TIFF"
@@ -34,7 +34,7 @@ class CziSlide(Slide):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         czi = library("pylibCZIrw.czi", "czi", path=path, instead=OR_CONVERT, error=SlideError)
-        with parsing(path, "damaged CZI", next_step="copy the file again", error=SlideError):
+        with damage(path, "damaged CZI"):
             self._opened = czi.open_czi(str(path))
             self._file = self._opened.__enter__()
             kinds = set(self._file.pixel_types.values())
@@ -52,9 +52,7 @@ class CziSlide(Slide):
         step = round(self.levels[level].downsample)
         x, y = self._corner[0] + box.x * step, self._corner[1] + box.y * step
         region = (x, y, box.width * step, box.height * step)
-        what = f"level {level} cannot be decoded at ({x}, {y})"
-        reading = parsing(self.info.path, what, next_step="copy it again", error=DamagedPixelsError)
-        with self._lock, reading:
+        with self._lock, self.decoding(level, box):
             pixels = self._file.read(
                 roi=region, plane={"C": 0}, zoom=1 / step, background_pixel=(1.0, 1.0, 1.0)
             )
@@ -83,8 +81,10 @@ class OmeZarrSlide(Slide):
 
     def __init__(self, path: Path, mpp: float | None = None) -> None:
         zarr = library("zarr", "zarr", path=path, instead=OR_CONVERT, error=SlideError)
-        with parsing(path, "not an OME-Zarr image", next_step="copy it again", error=SlideError):
+        what = "not an OME-Zarr image"
+        with damage(path, what):
             self._store = zarr.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+        with closed_on_failure(self), damage(path, what):
             group = zarr.open_group(self._store, mode="r")
             if "bioformats2raw.layout" in _ome(group.attrs):
                 group = group["0"]
@@ -94,27 +94,28 @@ class OmeZarrSlide(Slide):
             if len(set(self._axes)) < len(self._axes):
                 raise ValueError(f"axes {self._axes}")
             for array in self._arrays:
-                if array.ndim != len(self._axes):
-                    raise ValueError(f"{len(self._axes)} axes for an array of {array.ndim}")
-            x, y = self._axes.index("x"), self._axes.index("y")
-            sizes = [(int(array.shape[x]), int(array.shape[y])) for array in self._arrays]
-            if not all(min(size) > 0 for size in sizes):
-                raise ValueError("a level without pixels")
+                self._check(array, path)
             stated = _ome_mpp(image)
-            for array in self._arrays:
-                _refuse_risky(array, path)
-        for array in self._arrays:
-            kind, samples = array.dtype, array.shape[self._axes.index("c")] if "c" in self._axes else 1
-            if kind != np.uint8 or samples not in (1, 3, 4):
-                self.close()
-                raise SlideError(f"{samples} channels of {kind}", path=path, next_step=EXPORT)
+        x, y = self._axes.index("x"), self._axes.index("y")
+        sizes = [(int(array.shape[x]), int(array.shape[y])) for array in self._arrays]
         super().__init__(slide_info(path, "ome-zarr", sizes, stated, mpp))
+
+    def _check(self, array: Any, path: Path) -> None:
+        """Refuse a level that does not fit the axes, is no bright-field picture or might do harm."""
+        if array.ndim != len(self._axes):
+            raise ValueError(f"{len(self._axes)} axes for an array of {array.ndim}")
+        side = dict(zip(self._axes, array.shape, strict=True))
+        if not min(side["x"], side["y"]) > 0:
+            raise ValueError("a level without pixels")
+        _refuse_risky(array, path)
+        if array.dtype != np.uint8 or side.get("c", 1) not in (1, 3, 4):
+            problem = f"{side.get('c', 1)} channels of {array.dtype}"
+            raise SlideError(problem, path=path, next_step=EXPORT)
 
     def _decode(self, level: int, box: Box) -> RGB:
         wanted = {"x": slice(box.x, box.right), "y": slice(box.y, box.bottom), "c": slice(None)}
         index = tuple(wanted.get(axis, 0) for axis in self._axes)
-        what = f"level {level} cannot be decoded at ({box.x}, {box.y})"
-        with parsing(self.info.path or "", what, next_step="copy it again", error=DamagedPixelsError):
+        with self.decoding(level, box):
             pixels = np.asarray(self._arrays[level][index])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:
@@ -169,15 +170,13 @@ def _ome_mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
     """Micrometres per pixel of the finest level, where the axes state a unit of length."""
     scales = [
         one["scale"]
-        for one in (
-            *image["datasets"][0].get("coordinateTransformations", ()),
-            *image.get("coordinateTransformations", ()),
-        )
+        for stated in (image["datasets"][0], image)
+        for one in stated.get("coordinateTransformations", ())
         if one["type"] == "scale"
     ]
+    axes = {str(axis["name"]): number for number, axis in enumerate(image["axes"])}
     found = []
-    for axis in ("x", "y"):
-        number = [str(one["name"]) for one in image["axes"]].index(axis)
+    for number in (axes["x"], axes["y"]):
         unit = micrometres(str(image["axes"][number].get("unit", "")))
         if unit is None or not scales:
             return None

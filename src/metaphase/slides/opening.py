@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,9 +22,9 @@ from PIL import Image, UnidentifiedImageError
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
-from metaphase.base.foreign import check_plain, is_file, is_folder, opened, parsing, plugins, state_of
+from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
-from metaphase.base.remote import url_of
+from metaphase.base.remote import RemotePath, location, told_as
 from metaphase.base.tables import named
 from metaphase.slides.backends import (
     SQUARE_TOLERANCE,
@@ -37,13 +37,12 @@ from metaphase.slides.backends import (
     openslide_mpp,
     slide_info,
 )
-from metaphase.slides.contract import Slide, SlideBackend, as_rgb
+from metaphase.slides.contract import Slide, SlideBackend, as_rgb, closed_on_failure, damage
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
 from metaphase.slides.tiff import (
     DECODABLE,
-    TiffLayout,
     TiffSlide,
     not_bright_field,
     open_layout,
@@ -58,6 +57,7 @@ FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
 OPENSLIDE_ONLY = ("ndpi", "philips", "scn", "bif")
 """tifffile's names of TIFF layouts with such traps (Hamamatsu, Philips, Leica, Ventana)."""
+LOCALLY = "copy it here, or mount the storage: by URL only tiled TIFF and SVS are read"
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
@@ -76,8 +76,8 @@ def open_slide(
             f"{type(path).__name__} is not a slide",
             next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
         )
-    path = Path(path)
-    if url_of(path):
+    path = location(path)
+    if isinstance(path, RemotePath):
         return _open_remote(path, mpp, backend)
     if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
         return open_dicom(path, mpp, openslide=backend == "auto")
@@ -86,10 +86,8 @@ def open_slide(
         return other.open(path, mpp)
     if not check_plain(path, SlideError):
         raise SlideError("the file is empty (0 bytes)", path=path, next_step="copy it again")
-    allowed = parsing(path, "cannot be read", next_step="check its permissions", error=SlideError)
-    with allowed, path.open("rb") as file:
-        is_tiff = file.read(4) in _TIFF_MAGIC
-    with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
+    is_tiff = _is_tiff(path)
+    with damage(path):
         vendor = openslide.OpenSlide.detect_format(path)
     if backend == "openslide" or (backend == "auto" and vendor not in FAST_VENDORS):
         try:
@@ -100,8 +98,22 @@ def open_slide(
     if other is not None:
         return other.open(path, mpp)
     if backend == "tiff" or (backend == "auto" and is_tiff):
-        return _open_tiff(path, vendor, mpp, may_fall_back=backend == "auto")
+        return _open_tiff(path, mpp, vendor, may_fall_back=backend == "auto")
     return _open_image(path, mpp)
+
+
+def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
+    if backend not in ("auto", "tiff"):
+        raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=LOCALLY)
+    if not _is_tiff(path):
+        raise SlideError("is not a TIFF", path=path, next_step=LOCALLY)
+    return _open_tiff(path, mpp)
+
+
+def _is_tiff(path: Path) -> bool:
+    allowed = parsing(path, "cannot be read", next_step="check its permissions", error=SlideError)
+    with told_as(SlideError), allowed, path.open("rb") as file:
+        return file.read(4) in _TIFF_MAGIC
 
 
 def _further(path: Path, backend: Backend) -> SlideBackend | None:
@@ -113,7 +125,7 @@ def _further(path: Path, backend: Backend) -> SlideBackend | None:
         names = ("auto", "openslide", "tiff", "image", "dicom", *known)
         raise UsageError(f"there is no backend {backend!r}", next_step=f"choose one of {', '.join(names)}")
     candidates = known.values() if backend == "auto" else [known[backend]]
-    with parsing(path, "damaged slide", next_step="copy the file again", error=SlideError):
+    with damage(path):
         return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
 
 
@@ -148,6 +160,9 @@ class SlideSource:
     path: Path
     mpp: float | None = None
     """Overrides what the file says; None where nothing is given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", location(self.path))
 
     def open(self) -> Slide:
         """Open the slide; close it when done."""
@@ -205,10 +220,7 @@ def _written(slide: Slide, mpp: float, folder: Path) -> Path:
     form, width, height = PyramidFormat(mpp, quality=None), slide.width, slide.height
 
     def tiles() -> Iterator[RGB]:
-        side = form.tile_px
-        for y in range(0, height, side):
-            for x in range(0, width, side):
-                yield slide.read_level(0, Box(x, y, min(side, width - x), min(side, height - y)))
+        return (slide.read_level(0, box) for box in Box(0, 0, width, height).tiles(form.tile_px))
 
     digest = hashlib.sha256(f"{width} {height} {mpp}".encode())
     for tile in tiles():
@@ -227,7 +239,7 @@ def companions(path: Path) -> list[Path]:
     (which of them are of the same series is not looked at: one too many costs a second search, one too few a
     stale result).
     """
-    if url_of(path):
+    if isinstance(path, RemotePath):
         return []
     if path.suffix.lower() == ".mrxs":
         return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
@@ -249,75 +261,46 @@ def _stated_mpp(path: Path, _size: int, _changed_ns: int, _tag: str) -> float | 
         return None  # whoever works on the slide says what is wrong with it
 
 
-def _open_tiff(path: Path, vendor: str | None, mpp: float | None, *, may_fall_back: bool) -> Slide:
+def _open_tiff(
+    path: Path, mpp: float | None, vendor: str | None = None, *, may_fall_back: bool = False
+) -> Slide:
+    """A TIFF, of the `vendor` that OpenSlide knows it by; of one by its URL, only what is read is fetched."""
     layout = open_layout(path)
-    with ExitStack() as on_failure:
-        on_failure.callback(layout.file.close)
-        full = layout.pages[0]
+    with closed_on_failure(layout.file):
+        full, by_url = layout.pages[0], isinstance(path, RemotePath)
         if may_fall_back and vendor and full.compression not in DECODABLE:
+            layout.file.close()
             return OpenSlideSlide(path, mpp)
         problem = not_bright_field(full)
-        if problem is None and full.compression not in DECODABLE:
-            problem = f"compression {full.compression!r} is not supported"
+        if by_url and (others := [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]):
+            problem = f"is of a kind ({others[0]}) that only OpenSlide reads"
+        elif problem is None and full.compression not in DECODABLE:
+            who = "decoded by OpenSlide only" if by_url else "not supported"
+            problem = f"compression {full.compression!r} is {who}"
         if problem:
-            raise SlideError(problem, path=path, next_step="export it as tiled 8-bit RGB TIFF")
+            advice = LOCALLY if by_url else "export it as tiled 8-bit RGB TIFF"
+            raise SlideError(problem, path=path, next_step=advice)
         properties: Properties = {}
-        if vendor:
+        if by_url and full.is_svs:
+            vendor, properties = "aperio", aperio_properties(full.description)
+        elif vendor:
             with suppress(openslide.OpenSlideError), openslide.OpenSlide(path) as handle:
                 properties = dict(handle.properties)  # the fast path may know more codecs than OpenSlide
         own, tags = openslide_mpp(properties), layout.mpp
-        stated = own or tags if vendor == "aperio" else tags or own
-        slide = _tiff_slide(layout, path, vendor or "tiff", properties, stated, mpp)
-        on_failure.pop_all()
-        return slide
-
-
-def _tiff_slide(
-    layout: TiffLayout,
-    path: Path,
-    vendor: str,
-    properties: Properties,
-    stated: tuple[float, float] | None,
-    mpp: float | None,
-) -> Slide:
-    sizes = [(page.imagewidth, page.imagelength) for page in layout.pages]
-    more = {
-        "vendor": vendor,
-        "objective_power": objective_power(properties),
-        "properties": properties,
-    }
-    return TiffSlide(layout, slide_info(path, "tiff", sizes, stated, mpp, **more))
-
-
-def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
-    """A tiled TIFF or SVS by its URL, of which only the tiles that are asked for are fetched."""
-    locally = "copy it here, or mount the storage: by URL only tiled TIFF and SVS are read"
-    if backend not in ("auto", "tiff"):
-        raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=locally)
-    with opened(path, SlideError) as file:
-        if file.read(4) not in _TIFF_MAGIC:
-            raise SlideError("is not a TIFF", path=path, next_step=locally)
-    layout = open_layout(path)
-    with ExitStack() as on_failure:
-        on_failure.callback(layout.file.close)
-        full = layout.pages[0]
-        others = [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]
-        problem = not_bright_field(full)
-        if others:
-            problem = f"is of a kind ({others[0]}) that only OpenSlide reads"
-        elif problem is None and full.compression not in DECODABLE:
-            problem = f"compression {full.compression!r} is decoded by OpenSlide only"
-        if problem:
-            raise SlideError(problem, path=path, next_step=locally)
-        properties = aperio_properties(full.description) if full.is_svs else {}
-        stated = openslide_mpp(properties) or layout.mpp
-        slide = _tiff_slide(layout, path, "aperio" if full.is_svs else "tiff", properties, stated, mpp)
-        on_failure.pop_all()
-        return slide
+        info = slide_info(
+            path,
+            "tiff",
+            [(page.imagewidth, page.imagelength) for page in layout.pages],
+            own or tags if vendor == "aperio" else tags or own,
+            mpp,
+            vendor=vendor or "tiff",
+            objective_power=objective_power(properties),
+        )
+        return TiffSlide(layout, info)
 
 
 def _open_image(path: Path, mpp: float | None) -> Slide:
-    with parsing(path, "damaged image", next_step="copy or export the file again", error=SlideError):
+    with damage(path, "damaged image"):
         try:
             with (
                 warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),

@@ -11,7 +11,6 @@ import os
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +21,20 @@ from tifffile import COMPRESSION, EXTRASAMPLE, PHOTOMETRIC, PLANARCONFIG, RESUNI
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, check_plain, opened, parsing, raised
+from metaphase.base.foreign import RAISE_LIMITS, check_plain, raised
 from metaphase.base.parallel import available_cores
-from metaphase.base.remote import RemoteFile
-from metaphase.slides.backends import ome_mpp, tiff_tag_mpp
-from metaphase.slides.contract import DamagedPixelsError, Slide, SlideInfo, as_rgb, blank
+from metaphase.base.remote import RemoteFile, told_as
+from metaphase.slides.backends import micrometres, ome_mpp
+from metaphase.slides.contract import (
+    COPY_AGAIN,
+    DamagedPixelsError,
+    Slide,
+    SlideInfo,
+    as_rgb,
+    blank,
+    closed_on_failure,
+    damage,
+)
 from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_frame
 
 # ---- what a TIFF file holds ----
@@ -48,6 +56,8 @@ COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
 """A single tile or strip above this would fill the memory; such files are refused."""
 ASPECT_TOLERANCE = 0.05
+PER_UNIT_UM = {2: 25_400.0, 3: 10_000.0, 4: 1000.0, 5: 1.0}
+"""TIFF's numbers of units: inch, centimetre, millimetre, um."""
 HEADER_BYTES = 8
 MOST_DIRECTORIES = 4096
 MOST_PX_OF_LITTLE = 100_000_000
@@ -102,10 +112,11 @@ class TiffLayout(NamedTuple):
 
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
-    size, again = check_plain(path, SlideError, remote=True), "copy or export the file again"
-    with ExitStack() as on_failure:
-        file = on_failure.enter_context(opened(path, SlideError))
-        with parsing(path, "damaged or truncated TIFF", next_step=again, error=SlideError):
+    size = check_plain(path, SlideError, remote=True)
+    with told_as(SlideError):
+        file = path.open("rb")
+    with closed_on_failure(file):
+        with told_as(SlideError), damage(path, "damaged or truncated TIFF"):
             tiff = TiffFile(file)
             if not len(tiff.pages):
                 raise ValueError("it holds no image")
@@ -120,14 +131,13 @@ def open_layout(path: Path) -> TiffLayout:
             raise SlideError(
                 f"truncated: image data should end at byte {end:,}, the file has {size:,}",
                 path=path,
-                next_step=again,
+                next_step=COPY_AGAIN,
             )
         width, height = pages[0].imagewidth, pages[0].imagelength
         if width * height > raised(max(MOST_PX_OF_LITTLE, size * MOST_PX_A_BYTE)):
             raise SlideError(
                 f"states {width:,} x {height:,} pixels in {size:,} bytes", path=path, next_step=RAISE_LIMITS
             )
-        on_failure.pop_all()
     return layout
 
 
@@ -201,15 +211,10 @@ def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
     named = (tiff.imagej_metadata or {}).get("unit") if tiff.is_imagej else None
     if unit == RESUNIT.NONE and isinstance(named, str):
         unit = named.replace("\\u00B5", "µ")  # as ImageJ spells it
-    if not isinstance(unit, int | str):
-        return None
-    return tiff_tag_mpp(_rational(tags.valueof("XResolution")), _rational(tags.valueof("YResolution")), unit)
-
-
-def _rational(value: object) -> tuple[int, int] | None:
-    """A resolution as tags should have it; None for whatever else stands there."""
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, int) for part in value):
-        return value[0], value[1]
+    size = PER_UNIT_UM.get(unit) if isinstance(unit, int) else micrometres(str(unit))
+    match tags.valueof("XResolution"), tags.valueof("YResolution"):
+        case ((int(x), int(of_x)), (int(y), int(of_y))) if size and x and of_x and y and of_y:  # rationals
+            return size * of_x / x, size * of_y / y
     return None
 
 
@@ -238,18 +243,17 @@ class TiffSlide(Slide):
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:
-        indices = self._levels[level].covering(box)
-        file = self._file
-        if isinstance(file, RemoteFile):
-            page = self._levels[level].page
-            file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
+        indices, page = self._levels[level].covering(box), self._levels[level].page
         out = np.empty((box.height, box.width, 3), np.uint8)
-        if len(indices) == 1 or self._threads == 1:
-            self._paste(level, indices, box, out)
-            return out
-        shares = [indices[i :: self._threads] for i in range(min(self._threads, len(indices)))]
-        for done in [self._pool.submit(self._paste, level, share, box, out) for share in shares]:
-            done.result()
+        with told_as(SlideError):
+            if isinstance(self._file, RemoteFile):
+                self._file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
+            if len(indices) == 1 or self._threads == 1:
+                self._paste(level, indices, box, out)
+                return out
+            shares = [indices[i :: self._threads] for i in range(min(self._threads, len(indices)))]
+            for done in [self._pool.submit(self._paste, level, share, box, out) for share in shares]:
+                done.result()
         return out
 
     def _paste(self, level: int, indices: list[int], box: Box, out: RGB) -> None:
@@ -269,12 +273,7 @@ class TiffSlide(Slide):
         if chunks.page.databytecounts[index] == 0:  # the scanner left this tile out
             return blank(position)
         try:
-            with parsing(
-                self.info.path,
-                f"level {level} cannot be decoded at ({position.x}, {position.y})",
-                next_step="the file is damaged: copy or export it again",
-                error=DamagedPixelsError,
-            ):
+            with self.decoding(level, position):
                 return self._decoded(chunks, index)
         except DamagedPixelsError:
             if self.flaws is None:

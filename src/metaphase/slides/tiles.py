@@ -16,7 +16,6 @@ from multiprocessing import get_context, reduction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box, Integers, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -73,6 +72,15 @@ class MaskGrid:
         inside[inside] = self.mask[row[inside], column[inside]]
         return inside
 
+    def touches(self, core: Box, bounds: Box, scale: float) -> bool:
+        """Whether a box, in pixels of `scale` level-0 pixels from the corner of `bounds` on, is partly in."""
+        across, down = bounds.x - self.x, bounds.y - self.y
+        left, right = ((x * scale + across) / self.scale for x in (core.x, core.right))
+        top, bottom = ((y * scale + down) / self.scale for y in (core.y, core.bottom))
+        rows = slice(max(0, math.floor(top + 1e-9)), max(0, math.ceil(bottom - 1e-9)))
+        columns = slice(max(0, math.floor(left + 1e-9)), max(0, math.ceil(right - 1e-9)))
+        return bool(self.mask[rows, columns].any())
+
     def under(self, plan: TilePlan, box: Box) -> Mask:
         """The map at the pixels (height, width) of a box of a plan, each judged by its centre."""
         across = plan.x + (np.arange(box.x, box.right) + 0.5) * plan.scale
@@ -92,45 +100,24 @@ def plan_tiles(
     *,
     mpp: float = WORKING_MPP,
     tile_px: int = 1024,
-    halo_px: int = 0,
     mask: MaskGrid | None = None,
 ) -> TilePlan:
     """Cover `bounds` (level-0 pixels) with tiles at `mpp`; with a mask, only where a core touches it.
 
     Tiles come row by row, so that neighbours share what a reader has just decoded.
     """
-    if tile_px < 1 or halo_px < 0 or bounds.area == 0:
+    if tile_px < 1 or bounds.area == 0:
         raise UsageError(
-            f"no tiles of {tile_px} px with a halo of {halo_px} px fit {bounds.width} x {bounds.height} px",
-            next_step="give a tile of at least 1 px, a halo of at least 0 px and a region that is not empty",
+            f"no tiles of {tile_px} px fit {bounds.width} x {bounds.height} px",
+            next_step="give a tile of at least 1 px and a region that is not empty",
         )
     scale = mpp / slide_mpp
     width, height = (max(1, math.ceil(side / scale - 1e-6)) for side in (bounds.width, bounds.height))
-    cores = [
-        Box(x, y, min(tile_px, width - x), min(tile_px, height - y))
-        for y in range(0, height, tile_px)
-        for x in range(0, width, tile_px)
-    ]
+    cores = list(Box(0, 0, width, height).tiles(tile_px))
     if mask is not None:
-        touched = _touched(cores, bounds, scale, mask)
-        cores = [core for core, keep in zip(cores, touched, strict=True) if keep]
-    tiles = tuple(Tile(core, core.grown(halo_px)) for core in cores)
+        cores = [core for core in cores if mask.touches(core, bounds, scale)]
+    tiles = tuple(Tile(core, core) for core in cores)
     return TilePlan(tiles, bounds.x, bounds.y, width, height, mpp, scale)
-
-
-def _touched(cores: list[Box], bounds: Box, scale: float, mask: MaskGrid) -> npt.NDArray[np.bool_]:
-    """Whether each core overlaps a true pixel of the mask, by sums over a summed-area table."""
-    edges = np.array([(c.x, c.y, c.right, c.bottom) for c in cores], float) * scale
-    edges += (bounds.x - mask.x, bounds.y - mask.y) * 2
-    edges /= mask.scale
-    low, high = np.floor(edges[:, :2] + 1e-9), np.ceil(edges[:, 2:] - 1e-9)
-    rows, columns = mask.mask.shape
-    x0, x1 = (np.clip(side[:, 0], 0, columns).astype(int) for side in (low, high))
-    y0, y1 = (np.clip(side[:, 1], 0, rows).astype(int) for side in (low, high))
-    table = np.zeros((rows + 1, columns + 1), np.int64)
-    table[1:, 1:] = mask.mask.cumsum(0, dtype=np.int64).cumsum(1)
-    inside: npt.NDArray[np.int64] = table[y1, x1] - table[y0, x1] - table[y1, x0] + table[y0, x0]
-    return inside > 0
 
 
 # ---- a reader that keeps its consumer fed ----

@@ -26,7 +26,7 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.version import __version__
 
 Pixels = npt.NDArray[Any]
-Reduction = Literal["mean", "nearest", "max"]
+Reduction = Literal["mean", "max"]
 _OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 
@@ -205,8 +205,6 @@ def _encode(tile: Pixels, form: PyramidFormat) -> bytes:
 
 def _reduce(tile: Pixels, reduction: Reduction) -> Pixels:
     """Half the width and height."""
-    if reduction == "nearest":
-        return tile[::2, ::2]
     if reduction == "mean" and tile.dtype.name in _OPENCV_MEANS:
         return np.asarray(cv2.resize(tile, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA))
     quads = tile.reshape(tile.shape[0] // 2, 2, tile.shape[1] // 2, 2, *tile.shape[2:])

@@ -5,22 +5,19 @@ import numpy as np
 import pytest
 
 from metaphase.base.errors import UsageError
+from metaphase.images.stain.colours import HsdColours, StainFileError, TooLittleTissueError
 from metaphase.images.stain.deconvolution import (
     HE_RESIDUAL,
-    StainFileError,
     StainMatrix,
-    TooLittleTissueError,
     rgb_uint8,
 )
 from metaphase.images.stain.standardisation import (
     LookupTable,
-    SamplingConfig,
     StainTransform,
-    Template,
+    colours_of,
     fit_slide,
     sample_slide,
     standardise_slide,
-    template_of_slide,
 )
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.opening import open_slide
@@ -33,12 +30,12 @@ PURPLE = tissue(2, matrix=StainMatrix.of((0.7, 0.7, 0.15), (0.25, 0.95, 0.2), na
 
 @pytest.fixture(scope="module")
 def purple():
-    return Template.of(PURPLE)
+    return HsdColours.of(PURPLE)
 
 
 @pytest.fixture(scope="module")
 def transform(purple):
-    return StainTransform.fit(PINK, purple)
+    return StainTransform(HsdColours.of(PINK), purple)
 
 
 def mean_distance(a, b):
@@ -54,7 +51,7 @@ def test_slides_come_to_look_like_the_template(transform):
 
 
 def test_a_slide_like_the_template_stays_as_it_is(purple):
-    same = StainTransform.fit(PURPLE, purple).apply(PURPLE)
+    same = StainTransform(HsdColours.of(PURPLE), purple).apply(PURPLE)
     assert np.abs(same.astype(int) - PURPLE).mean() < 1.5
 
 
@@ -79,7 +76,7 @@ def test_saved_transforms_do_the_same(transform, tmp_path):
 
 def test_saved_templates_are_the_same(purple, tmp_path):
     purple.save(tmp_path / "template.json")
-    assert Template.load(tmp_path / "template.json") == purple
+    assert HsdColours.load(tmp_path / "template.json") == purple
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_impossible_numbers_are_refused(transform, tmp_path):
 
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(StainFileError, match="nowhere"):
-        Template.load(tmp_path / "nowhere.json")
+        HsdColours.load(tmp_path / "nowhere.json")
 
 
 def test_a_transform_of_another_method_is_refused(transform, tmp_path):
@@ -152,8 +149,7 @@ def test_table_is_exact_for_a_linear_map_and_any_threads():
 
 def test_sample_looks_at_tissue_and_glass_alike_from_any_seed():
     slide = ArraySlide(np.tile(PINK, (3, 3, 1)), 0.25)
-    config = SamplingConfig(fields=6, field_px=64)
-    a, again, b = (sample_slide(slide, config, seed) for seed in (0, 0, 1))
+    a, again, b = (sample_slide(slide, seed, fields=6, field_px=64) for seed in (0, 0, 1))
     np.testing.assert_array_equal(a, again)
     assert not np.array_equal(a[: 64 * 64], b[: 64 * 64])
     assert (a.min(axis=1) > 240).any()
@@ -165,19 +161,14 @@ def test_slide_with_too_little_tissue_is_named(tmp_path):
     blank[:10, :10] = (200, 100, 160)
     slide = ArraySlide(blank, path=tmp_path / "blank.png")
     with pytest.raises(TooLittleTissueError, match=r"blank\.png: only .* are needed"):
-        fit_slide(slide, sampling=SamplingConfig(field_px=64))
-
-
-def test_senseless_sampling_is_refused():
-    with pytest.raises(UsageError):
-        SamplingConfig(fields=0)
+        fit_slide(slide)
 
 
 @pytest.mark.parametrize("mpp", [0.25, 0.5])
 def test_a_slide_is_standardised_tile_by_tile(tmp_path, mpp):
     image = np.tile(PINK, (2, 3, 1))[:300, :500]
     slide = ArraySlide(image, mpp)
-    transform = fit_slide(slide, template=template_of_slide(ArraySlide(np.tile(PURPLE, (2, 2, 1)), mpp)))
+    transform = fit_slide(slide, template=colours_of(ArraySlide(np.tile(PURPLE, (2, 2, 1)), mpp)))
     standardise_slide(slide, transform, tmp_path / "out.tif", tile_px=128, quality=95)
     with open_slide(tmp_path / "out.tif") as out:
         assert (out.width, out.height, out.mpp) == (500, 300, pytest.approx(mpp))
@@ -201,5 +192,6 @@ def test_real_laboratories_come_closer(real_data):
         return cv2.cvtColor(cv2.imread(str(real_data / name)), cv2.COLOR_BGR2RGB)[:800, :800]
 
     a, b = field("icpr2012-aperio/A00_01.jpg"), field("midesec/P0_00.jpg")
-    after = [StainTransform.fit(image).apply(image) for image in (a, b)]
+    template = HsdColours.default()
+    after = [StainTransform(HsdColours.of(image), template).apply(image) for image in (a, b)]
     assert mean_distance(*after) < 0.4 * mean_distance(a, b)

@@ -194,8 +194,7 @@ def run_batch(
                 watch.finished(name, outcome)
     if folder is not None:
         write_log(folder / ERRORS)
-        with suppress(OSError):
-            (folder / SHARED).rmdir()
+        _tidy(folder)
     return Batch({name: outcomes[name] for name in items})
 
 
@@ -298,8 +297,7 @@ def one_at_a_time(folder: Path, what: str, watch: BatchWatch | None = None) -> I
                     watch.taken(what, lease)
                 continue
             yield
-    with suppress(OSError):
-        (folder / SHARED).rmdir()
+    _tidy(folder)
 
 
 @contextmanager
@@ -315,6 +313,11 @@ def claimed(folder: Path, name: str) -> Iterator[None]:
                 f"{lease} is working on it", path=folder / name, next_step="try again when it is done"
             )
         yield
+    _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the folder of leases and failures where nothing is in it."""
     with suppress(OSError):
         (folder / SHARED).rmdir()
 

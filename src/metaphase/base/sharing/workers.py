@@ -97,6 +97,18 @@ class StoppedError(BaseException):
 # ---- on the client's side ----
 
 
+@dataclass
+class _Task:
+    """An item that is handed out."""
+
+    one: Attempt[Any]
+    begin: Callable[[], Progress]
+    """Called where a worker really begins."""
+    future: Any
+    progress: Progress | None = None
+    """What `begin` gave."""
+
+
 class DaskWorkers(Workers):
     """Workers that a client can reach."""
 
@@ -104,11 +116,9 @@ class DaskWorkers(Workers):
         """`cores` by workers' names; `at_most` workers may come where there is enough to do."""
         self._client, self._cores, self._at_most = client, cores or {}, at_most
         self._said: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
-        self._futures: dict[str, Any] = {}
-        self._handed: dict[str, tuple[Attempt[Any], Callable[[], Progress]]] = {}
-        self._begun: dict[str, Progress] = {}
+        self._tasks: dict[str, _Task] = {}
         self._topic, self._tries = "", 0
-        self._doubtful: deque[str] = deque()
+        self._doubtful: deque[_Task] = deque()
         """Items in whose time workers died: each is tried once more, alone, when all others are done."""
         self._alone: set[str] = set()
 
@@ -133,8 +143,8 @@ class DaskWorkers(Workers):
         try:
             yield
         finally:
-            self._client.cancel(list(self._futures.values()))
-            for kept in (self._futures, self._handed, self._begun, self._doubtful, self._alone):
+            self._client.cancel([task.future for task in self._tasks.values()])
+            for kept in (self._tasks, self._doubtful, self._alone):
                 kept.clear()
             with suppress(Exception):  # a cluster that is gone needs no tidying
                 self._client.unsubscribe_topic(self._topic)
@@ -143,54 +153,51 @@ class DaskWorkers(Workers):
     @property
     def has_room(self) -> bool:
         """Whether a worker has nothing to do: none has a second item, which would be blamed for the first."""
-        return len(self._futures) < max(self._at_most, self.size)
+        return len(self._tasks) < max(self._at_most, self.size)
 
     @property
     def is_busy(self) -> bool:
         """Whether anything is handed out."""
-        return bool(self._futures or self._doubtful)
+        return bool(self._tasks or self._doubtful)
 
     def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
         """Have a worker try an item."""
         self._tries += 1
-        self._begun.pop(one.name, None)
         key = f"{self._topic}-{self._tries}"
         future = self._client.submit(
             _try, self._topic, key, one, key=key, pure=False, resources=self._resources(), retries=0
         )
-        self._futures[one.name] = future
-        self._handed[one.name] = one, begin
+        self._tasks[one.name] = _Task(one, begin, future)
         future.add_done_callback(lambda _done: self._said.put(("done", one.name, key)))
 
     def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:
         """The next item that was tried, and what came of it; None where nothing came in time."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            if self._doubtful and not self._futures:
-                self._alone.add(self._doubtful[0])
-                self.hand_out(*self._handed[self._doubtful.popleft()])
+            if self._doubtful and not self._tasks:
+                task = self._doubtful.popleft()
+                self._alone.add(task.one.name)
+                self.hand_out(task.one, task.begin)
             left = None if until is None else max(0.0, until - time.monotonic())
             try:
                 what, name, value = self._said.get(timeout=left)
             except Empty:
                 return None
-            future = self._futures.get(name)
-            if future is None or (what == "done" and value != future.key):
+            found = self._tasks.get(name)
+            if found is None or (what == "done" and value != found.future.key):
                 continue
-            if what == "done" and future.status in ("lost", "pending"):  # with the worker that held it
-                self.hand_out(*self._handed[name])
-                continue
-            if what == "done":
-                del self._futures[name]
-                outcome = self._outcome(name, future)
+            if what != "done":
+                found.progress = found.progress or found.begin()
+                if what == "progress":
+                    found.progress(*value)
+            elif found.future.status in ("lost", "pending"):  # with the worker that held it
+                self.hand_out(found.one, found.begin)
+            else:
+                del self._tasks[name]
+                outcome = self._outcome(name, found.future)
                 if outcome is not None:
                     return name, outcome
-                self._doubtful.append(name)
-                continue
-            if name not in self._begun:
-                self._begun[name] = self._handed[name][1]()
-            if what == "progress":
-                self._begun[name](*value)
+                self._doubtful.append(found)
 
     def _outcome(self, name: str, future: Any) -> Any:
         """What came of an item; None where workers died, be it of this one or of another."""

@@ -41,16 +41,6 @@ LETTERS = {
     "G": "noise",
 }
 
-_NEUTRAL: dict[str, dict[str, object]] = {
-    "R": {"mirror": False, "rotation_degrees": (0.0, 0.0)},
-    "C": {"stain_factor": (1.0, 1.0), "stain_bias": (0.0, 0.0)},
-    "S": {"scale": (1.0, 1.0)},
-    "E": {"elastic_alpha_px": 0.0},
-    "H": {"colour": (1.0, 1.0), "contrast": (1.0, 1.0), "brightness": (1.0, 1.0)},
-    "B": {"blur_sigma_px": (0.0, 0.0)},
-    "G": {"noise_sigma": (0.0, 0.0)},
-}
-
 
 @dataclass(frozen=True)
 class AugmentationConfig:
@@ -113,18 +103,6 @@ class AugmentationConfig:
                 f"or stain epsilon {self.stain_epsilon}, makes no sense",
                 next_step="give alpha of at least 0, sigma of at least 1 px and an epsilon above 0",
             )
-
-    def without_shift(self) -> AugmentationConfig:
-        """The same with the crop always in the centre."""
-        return replace(self, translation_px=0)
-
-    def only(self, letters: str) -> AugmentationConfig:
-        """The same with every letter that is not named made neutral."""
-        named = parse_recipe(letters)
-        neutral = {
-            key: value for letter in LETTERS if letter not in named for key, value in _NEUTRAL[letter].items()
-        }
-        return replace(self, **neutral)  # type: ignore[arg-type]
 
 
 _LEAST = {"rotation_degrees": -math.inf, "scale": 1e-3, "stain_bias": -math.inf}
@@ -349,7 +327,11 @@ class Augmentation(nn.Module):
     def __init__(self, letters: str, config: AugmentationConfig = DEFAULT) -> None:
         super().__init__()
         self.letters = parse_recipe(letters)
-        self.config = config.only(letters)
+        if "R" not in letters:
+            config = replace(config, mirror=False, rotation_degrees=(0.0, 0.0))
+        if "S" not in letters:
+            config = replace(config, scale=(1.0, 1.0))
+        self.config = config
         size = config.size_px
         axis = torch.arange(size, dtype=torch.float32) - (size - 1) / 2
         constants = {  # x and y of each pixel of a patch, from its centre
@@ -491,12 +473,9 @@ class StainMixer(nn.Module):
         known = [number for number, found in enumerate(appearances) if found is not None]
         same = Appearance(np.zeros(3), np.eye(3), np.eye(3))
         filled = [found or same for found in appearances]
-        for name, arrays in (
-            ("means", [found.mean for found in filled]),
-            ("roots", [found.root for found in filled]),
-            ("inverses", [found.inverse for found in filled]),
-        ):
-            self.register_buffer(name, torch.tensor(np.array(arrays), dtype=torch.float32), persistent=False)
+        for name in ("mean", "root", "inverse"):
+            arrays = np.array([getattr(found, name) for found in filled], np.float32)
+            self.register_buffer(f"{name}s", torch.from_numpy(arrays), persistent=False)
         self.register_buffer("imitated", torch.tensor(known, dtype=torch.int64), persistent=False)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Stains apart and together again, by matrices that are stated or estimated.
+"""Stains apart and together again, by matrices that are stated.
 
 A pixel P in [0, 1] has the stain amounts S = -log(P + epsilon) M^-1, where each row of M is the
 optical density of one stain per channel, divided by its length (Ruifrok and Johnston 2001).
@@ -15,18 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Floats32
-from metaphase.base.errors import MetaphaseError, UsageError
-
-# ---- what can go wrong with stains through no fault of the options ----
-
-
-class TooLittleTissueError(MetaphaseError):
-    """An image or slide has too few stained pixels to tell how it is stained."""
-
-
-class StainFileError(MetaphaseError):
-    """A saved transform or template cannot be understood."""
-
+from metaphase.base.errors import UsageError
 
 # ---- any ordinary image as RGB ----
 
@@ -204,33 +193,3 @@ def stain_pictures(image: npt.NDArray[Any], matrix: StainMatrix = HE_RESIDUAL) -
     amounts = separate(image, matrix)
     alone = ((name, amounts * np.eye(3, dtype=np.float32)[i]) for i, name in enumerate(matrix.names))
     return {name: to_uint8(combine(stains, matrix)) for name, stains in alone}
-
-
-# ---- a slide's own stain vectors (Macenko et al. 2009) ----
-
-
-MIN_DENSITY = 0.15
-"""Pixels below this natural-log density in any channel count as glass."""
-EXTREME_PERCENT = 1.0
-"""Percentile of the angle, from either end, where the pure stains are taken to lie."""
-MIN_PIXELS = 100
-"""With fewer stained pixels there is nothing to estimate."""
-MIN_ANGLE_DEGREES = 5.0
-"""A smaller angle between the extremes is one stain, not two."""
-
-
-def stains_of_density(density: npt.NDArray[np.floating[Any]]) -> StainMatrix | None:
-    """Haematoxylin and eosin of densities (n, 3); None where these cannot tell two stains apart."""
-    stained = density[(density > MIN_DENSITY).all(axis=1)].astype(np.float64)
-    if len(stained) < MIN_PIXELS:
-        return None
-    _, vectors = np.linalg.eigh(np.cov(stained.T))
-    plane = vectors[:, [2, 1]]  # in which density varies most, the first pointing to denser
-    plane = plane * np.where(plane.sum(axis=0) < 0, -1, 1)
-    angles = np.arctan2(*(stained @ plane).T[::-1])
-    low, high = np.percentile(angles, [EXTREME_PERCENT, 100 - EXTREME_PERCENT])
-    if np.degrees(high - low) < MIN_ANGLE_DEGREES:
-        return None
-    extremes = [plane @ np.array([np.cos(angle), np.sin(angle)]) for angle in (low, high)]
-    eosin, haematoxylin = sorted(extremes, key=lambda vector: float(vector[0]))
-    return StainMatrix.of(haematoxylin.tolist(), eosin.tolist(), names=HE_RESIDUAL.names)

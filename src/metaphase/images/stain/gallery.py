@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,49 +10,35 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from metaphase.base.arrays import RGB, Box
-from metaphase.base.errors import UsageError
-from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
+from metaphase.base.arrays import RGB
+from metaphase.images.stain.augmentation import DEFAULT, LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.standardisation import write_picture
-from metaphase.slides.contract import WORKING_MPP, Slide
+from metaphase.slides.contract import WORKING_MPP, Slide, read_resampled
 
 GAP_PX = 4
 HEAD_PX = 22
 PATCH_PX = 128
+ROWS = 5
 
 
-@dataclass(frozen=True)
-class GalleryConfig:
-    """What the gallery shows."""
+def gallery(
+    patch: npt.NDArray[np.generic],
+    letters: str = "RSECHBG",
+    seed: int = 0,
+    *,
+    rows: int = ROWS,
+    config: AugmentationConfig = DEFAULT,
+) -> RGB:
+    """Augmented versions of one patch (h, w, 3) under column titles, the patch itself at the left.
 
-    letters: str = "RSECHBG"
-    """A column for each, in this order, and one for all of them."""
-    rows: int = 5
-    """Random versions of the patch in each column."""
-    seed: int = 0
-    """The same seed gives the same gallery."""
-    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
-    """Ranges of the random numbers."""
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UsageError(f"a gallery of {self.rows} rows is empty", next_step="give at least 1")
-
-
-GALLERY = GalleryConfig()
-
-
-def gallery(patch: npt.NDArray[np.generic], config: GalleryConfig = GALLERY) -> RGB:
-    """Augmented versions of one patch (h, w, 3) under column titles, the patch itself at the left."""
-    batch = torch.from_numpy(rgb_uint8(patch)[None].repeat(config.rows, axis=0))
-    titles = ["", *config.letters, config.letters]
-    columns = [_augmented(batch, letters, config) for letters in titles]
+    There is a column for each letter, and one for all of them, each of `rows` random versions.
+    """
+    batch = torch.from_numpy(rgb_uint8(patch)[None].repeat(rows, axis=0))
+    titles, size = ["", *letters, letters], config.size_px
+    columns = [_augmented(batch, title, seed, config) for title in titles]
     columns[0][1:] = WHITE  # the plain crop once is enough
-    size = config.augmentation.size_px
-    sheet = np.full(
-        (HEAD_PX + config.rows * (size + GAP_PX), len(columns) * (size + GAP_PX), 3), WHITE, np.uint8
-    )
+    sheet = np.full((HEAD_PX + rows * (size + GAP_PX), len(columns) * (size + GAP_PX), 3), WHITE, np.uint8)
     for x, column in enumerate(columns):
         for y, picture in enumerate(column):
             top, left = HEAD_PX + y * (size + GAP_PX), x * (size + GAP_PX)
@@ -66,7 +52,11 @@ def gallery(patch: npt.NDArray[np.generic], config: GalleryConfig = GALLERY) -> 
 
 
 def write_gallery(
-    slide: Slide, output: str | Path, at: tuple[float, float] | None = None, config: GalleryConfig = GALLERY
+    slide: Slide,
+    output: str | Path,
+    at: tuple[float, float] | None = None,
+    letters: str = "RSECHBG",
+    seed: int = 0,
 ) -> None:
     """Write the gallery of the patch around level-0 `at` (default: the middle of the slide).
 
@@ -77,16 +67,13 @@ def write_gallery(
     scale = 1.0 if slide.info.resolution is None else WORKING_MPP / slide.mpp
     left, top = x - PATCH_PX / 2 * scale, y - PATCH_PX / 2 * scale
     if scale == 1.0:
-        patch = slide.read_level(0, Box(round(left), round(top), PATCH_PX, PATCH_PX))
-    else:
-        patch = slide.read(left, top, PATCH_PX, PATCH_PX, WORKING_MPP)
-    write_picture(output, gallery(patch, config))
+        left, top = round(left), round(top)
+    patch = read_resampled(slide, left, top, PATCH_PX, PATCH_PX, scale)
+    write_picture(output, gallery(patch, letters, seed))
 
 
-def _augmented(batch: torch.Tensor, letters: str, config: GalleryConfig) -> RGB:
+def _augmented(batch: torch.Tensor, letters: str, seed: int, config: AugmentationConfig) -> RGB:
     """(rows, size, size, 3). Only the column of all letters is shifted."""
-    all_letters = len(letters) > 1
-    ranges = config.augmentation if all_letters else config.augmentation.without_shift()
-    generator = torch.Generator().manual_seed(config.seed)
-    augmented = Augmentation(letters, ranges)(batch, generator)
+    ranges = config if len(letters) > 1 else replace(config, translation_px=0)
+    augmented = Augmentation(letters, ranges)(batch, torch.Generator().manual_seed(seed))
     return to_uint8(augmented.permute(0, 2, 3, 1).numpy())

@@ -1,6 +1,6 @@
 """Make slides from different laboratories look alike: fit on a slide, save, apply to any pixels.
 
-Slides are described and mapped one by one in hue-saturation-density space (`methods`). Also the pixels of a
+Slides are described and mapped one by one in hue-saturation-density space (`colours`). Also the pixels of a
 slide that this is fitted on, and pictures of what it does.
 
 The map is evaluated at 86 levels a channel (every third) and interpolated in between, which differs
@@ -10,12 +10,10 @@ from the map itself by less than a grey level nearly everywhere (see docs/stain.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,28 +21,24 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from pydantic import TypeAdapter
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
-from metaphase.images.stain.deconvolution import (
-    HE_RESIDUAL,
-    StainMatrix,
-    TooLittleTissueError,
-    rgb_uint8,
-    stain_pictures,
-)
-from metaphase.images.stain.methods import (
+from metaphase.images.stain.colours import (
     GLASS_DENSITY,
+    METHOD,
+    TRANSFORM_FORMAT,
     Floats,
     HsdColours,
+    TooLittleTissueError,
     is_tissue,
-    read_plain,
+    read_colours,
     to_density,
-    write_plain,
+    write_colours,
 )
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, rgb_uint8, stain_pictures
 from metaphase.slides.contract import Slide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
@@ -117,42 +111,6 @@ def _finer(nodes: Floats) -> Floats:
 
 # ---- a fitted standardisation ----
 
-METHOD = "hsd"
-"""What files call hue-saturation-density space."""
-TRANSFORM_FORMAT = "metaphase-stain-transform-1"
-TEMPLATE_FORMAT = "metaphase-stain-template-1"
-
-
-@dataclass(frozen=True)
-class Template:
-    """What slides are made to look like: the colours of one reference."""
-
-    colours: HsdColours
-
-    @classmethod
-    def of(cls, pixels: RGB) -> Self:
-        """Describe a reference by a sample of its pixels (..., 3), glass included."""
-        return cls(HsdColours.describe(pixels))
-
-    @classmethod
-    def default(cls) -> Self:
-        """Human breast cancer, H&E, UMC Utrecht on an Aperio CS2 (from MIDOG++, CC BY 4.0)."""
-        with as_file(files("metaphase.images.stain") / "breast_he.json") as path:
-            return cls.load(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
-
-        def parsed(data: dict[str, Any]) -> HsdColours:
-            return TypeAdapter(HsdColours).validate_python(data["colours"][METHOD])
-
-        return cls(read_plain(path, TEMPLATE_FORMAT, parsed))
-
-    def save(self, path: str | Path) -> None:
-        """Write as JSON."""
-        write_plain(path, TEMPLATE_FORMAT, {"colours": {METHOD: asdict(self.colours)}})
-
 
 @dataclass(frozen=True)
 class StainTransform:
@@ -160,11 +118,6 @@ class StainTransform:
 
     source: HsdColours
     template: HsdColours
-
-    @classmethod
-    def fit(cls, pixels: RGB, template: Template | None = None) -> Self:
-        """Fit on a sample of a slide's pixels (..., 3), glass included."""
-        return cls(HsdColours.describe(pixels), (template or Template.default()).colours)
 
     @cached_property
     def table(self) -> LookupTable:
@@ -177,49 +130,32 @@ class StainTransform:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
-        colours = {"source": asdict(self.source), "template": asdict(self.template)}
-        write_plain(path, TRANSFORM_FORMAT, {"method": METHOD, **colours})
+        write_colours(path, TRANSFORM_FORMAT, {"method": METHOD, **asdict(self)})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
 
-        def parsed(data: dict[str, Any]) -> list[HsdColours]:
+        def stated(data: dict[str, Any]) -> list[Any]:
             if data["method"] != METHOD:
                 raise ValueError(f"its method is {data['method']!r}")
-            colours = TypeAdapter(HsdColours)
-            return [colours.validate_python(data[name]) for name in ("source", "template")]
+            return [data["source"], data["template"]]
 
-        return cls(*read_plain(path, TRANSFORM_FORMAT, parsed))
+        return cls(*read_colours(path, TRANSFORM_FORMAT, stated))
 
 
 # ---- a fair sample of a slide's pixels ----
 
 
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How much of a slide is looked at."""
-
-    fields: int = 40
-    """Fields read at random positions with tissue."""
-    field_px: int = 256
-    """Side of a field."""
-    mpp: float = 0.5
-    """Resolution of the fields; nuclei must be seen, details need not."""
-    thumbnail_px: int = 1024
-    """Longest side of the overview in which tissue and glass are sought."""
-
-    def __post_init__(self) -> None:
-        if min(self.fields, self.field_px, self.thumbnail_px) < 1 or not self.mpp > 0:
-            raise UsageError(f"{self} would read nothing", next_step="give numbers above 0")
+FIELDS, FIELD_PX, FIELD_MPP = 40, 256, 0.5
+"""Fields read at random positions with tissue; nuclei must be seen, details need not."""
+OVERVIEW_PX = 1024
+"""Longest side of the overview in which tissue and glass are sought."""
 
 
-SAMPLING = SamplingConfig()
-
-
-def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0) -> RGB:
+def sample_slide(slide: Slide, seed: int = 0, *, fields: int = FIELDS, field_px: int = FIELD_PX) -> RGB:
     """Pixels (n, 3) of a slide's tissue at high resolution and of its glass."""
-    overview = slide.thumbnail(min(config.thumbnail_px, max(slide.bounds.width, slide.bounds.height)))
+    overview = slide.thumbnail(min(OVERVIEW_PX, max(slide.bounds.width, slide.bounds.height)))
     density = to_density(overview.astype(np.float32))
     rows, columns = np.nonzero(is_tissue(density))
     if len(rows) == 0:
@@ -231,20 +167,20 @@ def sample_slide(slide: Slide, config: SamplingConfig = SAMPLING, seed: int = 0)
     scale = slide.bounds.width / overview.shape[1], slide.bounds.height / overview.shape[0]
     positions = np.column_stack([columns + 0.5, rows + 0.5]) * scale
     # Level-0 pixels a sampled pixel; a slide that is coarser, or states no resolution, is taken as it is.
-    zoom = 1.0 if slide.info.resolution is None else max(1.0, config.mpp / slide.mpp)
-    bounds, side = slide.bounds, max(1, round(config.field_px * zoom))
+    zoom = 1.0 if slide.info.resolution is None else max(1.0, FIELD_MPP / slide.mpp)
+    bounds, side = slide.bounds, max(1, round(field_px * zoom))
     across = bounds.width // side + 1
     column, row = (positions // side).astype(int).T
-    cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[: config.fields]
-    fields = []
+    cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[:fields]
+    found = []
     for cell in cells.tolist():  # of a grid, hence without overlap
         box = Box(bounds.x + cell % across * side, bounds.y + cell // across * side, side, side)
         box = box.intersection(bounds)
         width, height = (max(1, int(side / zoom)) for side in (box.width, box.height))
-        field = slide.read(box.x, box.y, width, height, config.mpp) if zoom > 1 else slide.read_level(0, box)
-        fields.append(field.reshape(-1, 3))
+        field = slide.read(box.x, box.y, width, height, FIELD_MPP) if zoom > 1 else slide.read_level(0, box)
+        found.append(field.reshape(-1, 3))
     glass = overview[density.mean(axis=-1) < GLASS_DENSITY]
-    return np.concatenate([*fields, glass])
+    return np.concatenate([*found, glass])
 
 
 # ---- pictures of a whole slide, and files ----
@@ -294,29 +230,15 @@ SLIDE_SUFFIXES = (".tif", ".tiff")
 MAX_PICTURE_PX = 400_000_000
 
 
-def fit_slide(
-    slide: Slide,
-    template: Template | None = None,
-    *,
-    sampling: SamplingConfig = SAMPLING,
-    seed: int = 0,
-) -> StainTransform:
-    """Fit a transform on a slide's own tissue; the error for too little names the slide."""
-    with _naming(slide):
-        return StainTransform.fit(sample_slide(slide, sampling, seed), template)
+def fit_slide(slide: Slide, template: HsdColours | None = None, seed: int = 0) -> StainTransform:
+    """The transform of a slide, fitted on its own tissue."""
+    return StainTransform(colours_of(slide, seed), template or HsdColours.default())
 
 
-def template_of_slide(slide: Slide, *, seed: int = 0) -> Template:
-    """Take a slide as the reference that others shall look like."""
-    with _naming(slide):
-        return Template.of(sample_slide(slide, seed=seed))
-
-
-@contextmanager
-def _naming(slide: Slide) -> Iterator[None]:
-    """Let the error for too little tissue name the slide."""
+def colours_of(slide: Slide, seed: int = 0) -> HsdColours:
+    """A slide's own colours, be it as what others shall look like; too little tissue is its error."""
     try:
-        yield
+        return HsdColours.of(sample_slide(slide, seed))
     except TooLittleTissueError as error:
         raise TooLittleTissueError(error.problem, path=slide.info.path, next_step=error.next_step) from error
 
@@ -338,11 +260,7 @@ def standardise_slide(
         transform.save(output)
     elif suffix in SLIDE_SUFFIXES:
         table, threads = transform.table, available_cores()
-        boxes = (
-            Box(x, y, min(tile_px, slide.width - x), min(tile_px, slide.height - y))
-            for y in range(0, slide.height, tile_px)
-            for x in range(0, slide.width, tile_px)
-        )
+        boxes = Box(0, 0, slide.width, slide.height).tiles(tile_px)
         tiles = ordered_map(
             lambda box: table.apply(slide.read_level(0, box)), boxes, threads=threads, ahead=2 * threads
         )

@@ -354,6 +354,12 @@ def find_tissue(slide: Slide, config: TissueConfig | None = None) -> TissueMask:
     return TissueMask(segment_tissue(rgb, mpp, config), mpp, plan.x, plan.y, plan.scale)
 
 
+SEARCH_WHOLE = (
+    "look at it with `metaphase tissue`; --tissue whole (or `whole` in the manifest's column tissue) "
+    "searches everything"
+)
+
+
 @dataclass(frozen=True)
 class TissueSource:
     """Where the tissue of a slide comes from: a mask somebody made, the whole slide, or what is found."""
@@ -393,18 +399,11 @@ class TissueSource:
             )
         if tissue.is_empty:
             damaged = {flaw.box for flaw in slide.flaws or () if flaw.kind == UNDECODABLE}
+            what, advice = "no tissue was found", SEARCH_WHOLE
             if damaged:
-                raise SlideError(
-                    f"no tissue was found, and tiles cannot be decoded: {len(damaged)}",
-                    path=slide.info.path or slide.name,
-                    next_step="copy or export the slide again",
-                )
-            raise SlideError(
-                "no tissue was found",
-                path=slide.info.path or slide.name,
-                next_step="look at it with `metaphase tissue`; --tissue whole (or `whole` in the manifest's "
-                "column tissue) searches everything",
-            )
+                what += f", and tiles cannot be decoded: {len(damaged)}"
+                advice = "copy or export the slide again"
+            raise SlideError(what, path=slide.info.path or slide.name, next_step=advice)
         return tissue
 
 

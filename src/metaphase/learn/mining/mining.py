@@ -26,7 +26,8 @@ from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.stages import Report, silent
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.standardisation import METHOD, StainTransform, fit_slide
+from metaphase.images.stain.colours import METHOD
+from metaphase.images.stain.standardisation import StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.learn.mining.candidates import (
     CandidateConfig,

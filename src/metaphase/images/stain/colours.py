@@ -1,25 +1,40 @@
-"""How a slide is stained, in a few numbers, and the map of its colours onto another's."""
+"""How a slide is stained, in a few numbers, and the map of its colours onto another's.
+
+Hue-saturation-density space (Bejnordi et al. 2016). Density is what the amount of stain changes, chroma what
+its kind changes (van der Laak et al. 2000), so each can be aligned by itself. Pixels are weighed as glass,
+haematoxylin and eosin; haematoxylin and eosin each get the chroma distribution and the density distribution
+that they have in the template, and a pixel gets the weighted mean. Densities are taken above that of the
+slide's own glass and put upon the template's, which aligns the background.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from metaphase.base.arrays import RGB
+from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing, read_json
-from metaphase.images.stain.deconvolution import (
-    StainFileError,
-    TooLittleTissueError,
-    Vector,
-)
+from metaphase.images.stain.deconvolution import Vector
+
+
+class TooLittleTissueError(MetaphaseError):
+    """An image or slide has too few stained pixels to tell how it is stained."""
+
+
+class StainFileError(MetaphaseError):
+    """A saved transform or template cannot be understood."""
+
 
 # ---- optical density of 8-bit colours ----
 
@@ -46,15 +61,9 @@ def to_density(colours: Floats) -> Floats:
     return np.asarray(-np.log((colours + 1) / 256))
 
 
-def from_density(density: Floats) -> Floats:
-    """Colours in [0, 255] of densities; what would be brighter than white is white."""
-    return np.asarray(np.clip(np.exp(-density) * 256 - 1, 0, 255))
-
-
-def vector(values: Floats) -> Vector:
-    """Three numbers of an array as plain floats."""
-    first, second, third = (float(value) for value in values)
-    return first, second, third
+def plain(values: Floats) -> Any:
+    """An array as plain floats in tuples."""
+    return tuple(map(plain, values)) if values.ndim else float(values)
 
 
 def is_tissue(density: Floats) -> npt.NDArray[np.bool_]:
@@ -62,11 +71,6 @@ def is_tissue(density: Floats) -> npt.NDArray[np.bool_]:
     mean = density.mean(axis=-1)
     coloured = np.ptp(density, axis=-1) > TISSUE_CHROMA
     return np.asarray((mean > TISSUE_DENSITY) & (mean < BLACK_DENSITY) & coloured)
-
-
-def tissue_weight(density: Floats) -> Floats:
-    """(n, 1): from 0 for glass to 1 for tissue, of densities (n, 3) above the glass."""
-    return odds((density.mean(axis=1) - TISSUE_DENSITY / 2) / FADE)
 
 
 def odds(logit: Floats) -> Floats:
@@ -100,31 +104,30 @@ def stained(pixels: RGB) -> tuple[Floats, Floats]:
 
 # ---- what is saved, as JSON files ----
 
-Value = TypeVar("Value")
+METHOD = "hsd"
+"""What files call hue-saturation-density space."""
+TRANSFORM_FORMAT = "metaphase-stain-transform-1"
+TEMPLATE_FORMAT = "metaphase-stain-template-1"
 
 
-def write_plain(path: str | Path, form: str, content: dict[str, Any]) -> None:
+def write_colours(path: str | Path, form: str, content: dict[str, Any]) -> None:
     """Write `content` under the name of its format."""
     write_text(path, json.dumps({"format": form, **content}, indent=1) + "\n")
 
 
-def read_plain(path: str | Path, form: str, parse: Callable[[dict[str, Any]], Value]) -> Value:
-    """Read a file of the given format and let `parse` make a value of it."""
+def read_colours(
+    path: str | Path, form: str, stated: Callable[[dict[str, Any]], list[Any]]
+) -> list[HsdColours]:
+    """The colours that are `stated` in a file of the given format."""
     what, again = f"is not a {form} file", "save it again with metaphase stain"
     data = read_json(path, what, next_step=again, error=StainFileError)
     with parsing(path, what, next_step=again, error=StainFileError):
         if data["format"] != form:
             raise ValueError(f"its format is {data['format']!r}")
-        return parse(data)
+        return TypeAdapter(list[HsdColours]).validate_python(stated(data))
 
 
-# ---- hue-saturation-density space (Bejnordi et al. 2016) ----
-#
-# Density is what the amount of stain changes, chroma what its kind changes (van der Laak et al. 2000),
-# so each can be aligned by itself. Pixels are weighed as glass, haematoxylin and eosin; haematoxylin
-# and eosin each get the chroma distribution and the density distribution that they have in the
-# template, and a pixel gets the weighted mean. Densities are taken above that of the slide's own glass
-# and put upon the template's, which aligns the background.
+# ---- colours in hue-saturation-density space ----
 
 MIN_DENSITY = 0.02
 """Chroma of thinner pixels is noise; their density is taken as this."""
@@ -158,12 +161,11 @@ class StainClass:
     def of(cls, features: Floats, weight: float) -> Self:
         """Describe the pixels (n, 3) of one class."""
         chroma = features[:, :2]
-        first, second = (np.cov(chroma.T) + np.eye(2) * RIDGE).tolist()
         return cls(
             weight,
-            _pair(chroma.mean(axis=0)),
-            (_pair(first), _pair(second)),
-            tuple(np.quantile(features[:, 2], QUANTILES).tolist()),
+            plain(chroma.mean(axis=0)),
+            plain(np.cov(chroma.T) + np.eye(2) * RIDGE),
+            plain(np.quantile(features[:, 2], QUANTILES)),
         )
 
     def log_likelihood(self, features: Floats) -> Floats:
@@ -191,7 +193,7 @@ class StainClass:
 
 @dataclass(frozen=True)
 class HsdColours:
-    """Density of the glass, and the distributions of haematoxylin and eosin above it."""
+    """Density of a slide's glass, and the distributions of haematoxylin and eosin above it."""
 
     __pydantic_config__: ClassVar = {"allow_inf_nan": False}
 
@@ -200,8 +202,8 @@ class HsdColours:
     eosin: StainClass
 
     @classmethod
-    def describe(cls, pixels: RGB) -> Self:
-        """Fit on the tissue and the glass among `pixels`."""
+    def of(cls, pixels: RGB) -> Self:
+        """Fit on the tissue and the glass among `pixels` (..., 3)."""
         glass, tissue = stained(pixels)
         features, red = _features(tissue), tissue[:, 0]
         step = BLACK_DENSITY / 255
@@ -215,28 +217,40 @@ class HsdColours:
             )
         share = float(np.clip(blue.mean(), 0.05, 0.95))
         return cls(
-            vector(glass),
+            plain(glass),
             StainClass.of(features[blue], share),
             StainClass.of(features[~blue], 1 - share),
         )
+
+    @classmethod
+    def default(cls) -> HsdColours:
+        """Human breast cancer, H&E, UMC Utrecht on an Aperio CS2 (from MIDOG++, CC BY 4.0)."""
+        with as_file(files("metaphase.images.stain") / "breast_he.json") as path:
+            return cls.load(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> HsdColours:
+        """Read a template, what other slides are made to look like, as `save` wrote it."""
+        (colours,) = read_colours(path, TEMPLATE_FORMAT, lambda data: [data["colours"][METHOD]])
+        return colours
+
+    def save(self, path: str | Path) -> None:
+        """Write as a template."""
+        write_colours(path, TEMPLATE_FORMAT, {"colours": {METHOD: asdict(self)}})
 
     def towards(self, template: Self, colours: Floats) -> Floats:
         """Map each class to the template's and blend by how likely a pixel belongs to it."""
         density = to_density(colours) - np.array(self.glass, dtype=np.float32)
         features = _features(density)
         blue = odds(self.haematoxylin.log_likelihood(features) - self.eosin.log_likelihood(features))
-        thick = tissue_weight(density)
+        thick = odds((density.mean(axis=1) - TISSUE_DENSITY / 2) / FADE)  # from 0 for glass to 1 for tissue
         mapped = [
             _from_features(own.towards(other, features))
             for own, other in ((self.haematoxylin, template.haematoxylin), (self.eosin, template.eosin))
         ]
         tissue = blue * mapped[0] + (1 - blue) * mapped[1]
-        return from_density(thick * tissue + (1 - thick) * density + template.glass)
-
-
-def _pair(values: Sequence[float] | Floats) -> Pair:
-    first, second = (float(value) for value in values)
-    return first, second
+        mixed = thick * tissue + (1 - thick) * density + template.glass
+        return np.asarray(np.clip(np.exp(-mixed) * 256 - 1, 0, 255))
 
 
 def _features(density: Floats) -> Floats:
