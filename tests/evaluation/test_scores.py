@@ -120,9 +120,9 @@ def test_grades_as_in_the_paper() -> None:
 def test_delta_for_spearman_takes_the_best_and_ignores_constant_counts() -> None:
     truth = np.arange(5.0)
     counts = {0.2: np.array([3.0, 1, 2, 5, 4]), 0.5: np.array([0.0, 1, 2, 3, 5]), 0.9: np.zeros(5)}
-    assert delta_for_spearman(counts.__getitem__, list(counts), truth) == (0.5, pytest.approx(1))
+    assert delta_for_spearman(counts, truth) == (0.5, pytest.approx(1))
     with pytest.raises(TableError, match="lower thresholds"):
-        delta_for_spearman(lambda _: np.zeros(5), [0.9], truth)
+        delta_for_spearman({0.9: np.zeros(5)}, truth)
 
 
 def test_tuned_threshold_is_used_and_never_on_its_own_cases(cohort: Path, tmp_path: Path) -> None:

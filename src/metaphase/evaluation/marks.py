@@ -69,8 +69,8 @@ class MatchingConfig:
 
 # ---- positions where neither truth nor detections count ----
 
-Regions = dict[str, list[BaseGeometry]]
-"""Shapes in level-0 pixels for each case."""
+Regions = list[tuple[str, BaseGeometry]]
+"""Cases and shapes in their level-0 pixels."""
 
 
 def read_regions(path: str | Path, cohort: Cohort) -> Regions:
@@ -83,37 +83,33 @@ def read_regions(path: str | Path, cohort: Cohort) -> Regions:
     path = Path(path)
     if path.is_dir() or path.suffix.lower() in (".geojson", ".json"):
         files = sorted(path.glob("*.*json")) if path.is_dir() else [path]
-        return _by_case(
-            [(file.stem, shape) for file in files for shape in _shapes(file, cohort)], cohort, path
-        )
-    frame = read_table(path)
-    require_columns(frame, ("slide",), path)
-    require_numbers(frame, ("x", "y", "width", "height", "radius_um"), path)
-    rows = frame.to_dict("records")
-    return _by_case([(str(row["slide"]), _shape(row, cohort, path)) for row in rows], cohort, path)
+        shapes = [(file.stem, shape) for file in files for shape in _shapes(file, cohort)]
+    else:
+        frame = read_table(path)
+        require_columns(frame, ("slide",), path)
+        require_numbers(frame, ("x", "y", "width", "height", "radius_um"), path)
+        shapes = [(str(row["slide"]), _shape(row, cohort, path)) for row in frame.to_dict("records")]
+    case_of = cohort.case_names([slide for slide, _ in shapes], str(path))
+    return [(case_of[slide], shape) for slide, shape in shapes]
 
 
 def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
     """Discs around the truth's `ignore` points."""
     mpp, stated = cohort.mpp_by_case(), points.get("radius_um", pd.Series(np.nan, points.index))
-    regions: Regions = defaultdict(list)
-    for slide, x, y, radius in zip(
-        points["slide"], points["x"], points["y"], stated.fillna(radius_um), strict=True
-    ):
-        regions[slide].append(_disc(x, y, radius / mpp[slide]))
-    return regions
+    columns = (points["slide"], points["x"], points["y"], stated.fillna(radius_um))
+    return [(slide, _disc(x, y, radius / mpp[slide])) for slide, x, y, radius in zip(*columns, strict=True)]
 
 
 def _disc(x: float, y: float, radius: float) -> BaseGeometry:
     return Point(x, y).buffer(radius, quad_segs=32)
 
 
-def merged(parts: Sequence[Regions]) -> dict[str, BaseGeometry]:
+def merged(regions: Regions) -> dict[str, BaseGeometry]:
     """One shape a slide out of all its regions."""
-    cases = {case for part in parts for case in part}
-    return {
-        case: shapely.union_all([shape for part in parts for shape in part.get(case, [])]) for case in cases
-    }
+    shapes: dict[str, list[BaseGeometry]] = defaultdict(list)
+    for case, shape in regions:
+        shapes[case].append(shape)
+    return {case: shapely.union_all(several) for case, several in shapes.items()}
 
 
 def counts(positions: Points, size: Sequence[float], region: BaseGeometry | None, border: float) -> Mask:
@@ -163,14 +159,6 @@ def _shape(row: dict[Any, Any], cohort: Cohort, path: Path) -> BaseGeometry:
         path=path,
         next_step="give wkt, or x, y, width, height, or x, y, radius_um",
     )
-
-
-def _by_case(shapes: list[tuple[str, BaseGeometry]], cohort: Cohort, path: Path) -> Regions:
-    case_of = cohort.case_names([slide for slide, _ in shapes], str(path))
-    regions: Regions = defaultdict(list)
-    for slide, shape in shapes:
-        regions[case_of[slide]].append(shape)
-    return regions
 
 
 # ---- every detection marked true or false once ----

@@ -20,7 +20,6 @@ from metaphase.evaluation.comparison import Cohort, Comparison, compare, load_tr
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,
-    Regions,
     by_slide,
     mark,
     merged,
@@ -265,10 +264,10 @@ def load_marked(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
     warnings = check_frame(comparison, matching.radius_um)
-    drawn: Regions = read_regions(ignore, cohort) if ignore is not None else {}
+    drawn = [] if ignore is None else read_regions(ignore, cohort)
     discs = point_regions(comparison.ignored, cohort, matching.ignore_radius_um)
     comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
-    return comparison, mark(comparison, merged([drawn, discs]), matching)
+    return comparison, mark(comparison, merged([*drawn, *discs]), matching)
 
 
 Measured = TypeVar("Measured")

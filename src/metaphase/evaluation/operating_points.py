@@ -268,7 +268,7 @@ class Bench:
         predictions = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
         comparison = compare(self.cohort, self.truth, predictions)
         ignored = point_regions(comparison.ignored, self.cohort, self.matching.ignore_radius_um)
-        return mark(comparison, merged([ignored]), self.matching)
+        return mark(comparison, merged(ignored), self.matching)
 
     def centres(self) -> list[str]:
         """Laboratory of each slide, in the order of the marks."""

@@ -5,7 +5,7 @@ Slides marked `test` are refused here, and the evaluation refuses the cases name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def tune_count(
         cohort, _ = with_values(everyone, "proliferation")
         at = _complete_counts(table, cohort, counts)
         scores = cohort.manifest["proliferation"].to_numpy(np.float64)
-        delta, value = delta_for_spearman(at.__getitem__, list(at), scores)
+        delta, value = delta_for_spearman(at, scores)
         deltas = np.array(sorted(at, reverse=True))
         drawn = [
             [spearman(np.repeat(scores, often), np.repeat(at[each], often)) for each in deltas.tolist()]
@@ -171,12 +171,10 @@ def tune_count(
     return known
 
 
-def delta_for_spearman(
-    counts_at: Callable[[float], Floats], thresholds: Sequence[float], truth: Floats
-) -> tuple[float, float]:
+def delta_for_spearman(counts_at: Mapping[float, Floats], truth: Floats) -> tuple[float, float]:
     """The threshold (the highest of equals) at which counts follow `truth` best, and how well they do."""
-    ordered = sorted(thresholds, reverse=True)
-    values = np.array([spearman(truth, counts_at(threshold)) for threshold in ordered])
+    ordered = sorted(counts_at, reverse=True)
+    values = np.array([spearman(truth, counts_at[threshold]) for threshold in ordered])
     if not len(values) or np.isnan(values).all():
         raise TableError(
             "no threshold gives counts that differ between cases",
