@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.remote import RemotePath, location, told_as
+from metaphase.base.remote import RemotePath, location, reported_as
 
 # ---- limits ----
 
@@ -104,7 +104,7 @@ def check_plain(
     if isinstance(path, RemotePath) and not remote:
         raise error("is read from a disk only", path=path, next_step="copy it, or mount the storage")
     try:
-        with told_as(error):
+        with reported_as(error):
             status = path.stat()
     except (OSError, ValueError) as problem:
         missing = isinstance(problem, FileNotFoundError)
@@ -141,7 +141,7 @@ def read_bytes(path: str | Path, error: type[MetaphaseError] = MetaphaseError) -
     """The content of a plain file."""
     path = location(path)
     check_plain(path, error, remote=True)
-    with told_as(error), parsing(path, "cannot be read", next_step="check its permissions", error=error):
+    with reported_as(error), parsing(path, "cannot be read", next_step="check its permissions", error=error):
         return path.read_bytes()
 
 

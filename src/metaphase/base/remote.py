@@ -74,7 +74,7 @@ class _MissingError(RemoteError):
 
 
 @contextmanager
-def told_as(error: type[MetaphaseError]) -> Iterator[None]:
+def reported_as(error: type[MetaphaseError]) -> Iterator[None]:
     """What servers fail to deliver inside, as an error of this kind."""
     try:
         yield

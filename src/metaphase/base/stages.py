@@ -17,8 +17,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper
-from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -116,9 +114,16 @@ class StageFunction(Generic[Owner, Decides]):
 
     def __call__(self, owner: Owner, *_: Decides.args, **decides: Decides.kwargs) -> Stage:
         """The stage, made from these ingredients."""
-        row, at = self._row, (self.work.__module__, self.work.__qualname__)
-        made_from = Given(row.name, self.schema, decides)
-        return replace(row, work=_Work(*at, owner, decides), ingredients=made_from)
+        made_from = Given(self._row.name, self.schema, decides)
+        return replace(self._row, work=partial(self.done, owner, decides), ingredients=made_from)
+
+    def done(self, owner: Owner, decides: Mapping[str, Any], report: Report) -> Facts:
+        """What the work gives."""
+        return self.work(owner, report, **decides)  # type: ignore[call-arg]
+
+    def __reduce__(self) -> str:
+        """It goes to other processes by its name."""
+        return self.work.__qualname__
 
     @overload
     def __get__(self, owner: None, kind: type) -> Self: ...
@@ -126,21 +131,6 @@ class StageFunction(Generic[Owner, Decides]):
     def __get__(self, owner: Owner, kind: type) -> Callable[Decides, Stage]: ...
     def __get__(self, owner: Owner | None, kind: type) -> Any:
         return self if owner is None else partial(self, owner)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A stage function with what it is called with; it goes to other processes by its name."""
-
-    module: str
-    name: str
-    owner: Any
-    decides: Mapping[str, Any]
-
-    def __call__(self, report: Report) -> Facts:
-        found = attrgetter(self.name)(import_module(self.module))
-        facts: Facts = found.work(self.owner, report, **self.decides)
-        return facts
 
 
 def stage(

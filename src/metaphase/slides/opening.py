@@ -24,7 +24,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
-from metaphase.base.remote import RemotePath, location, told_as
+from metaphase.base.remote import RemotePath, location, reported_as
 from metaphase.base.tables import named
 from metaphase.slides.backends import (
     SQUARE_TOLERANCE,
@@ -112,7 +112,7 @@ def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
 
 def _is_tiff(path: Path) -> bool:
     allowed = parsing(path, "cannot be read", next_step="check its permissions", error=SlideError)
-    with told_as(SlideError), allowed, path.open("rb") as file:
+    with reported_as(SlideError), allowed, path.open("rb") as file:
         return file.read(4) in _TIFF_MAGIC
 
 

@@ -23,7 +23,7 @@ from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, raised
 from metaphase.base.parallel import available_cores
-from metaphase.base.remote import RemoteFile, told_as
+from metaphase.base.remote import RemoteFile, reported_as
 from metaphase.slides.backends import micrometres, ome_mpp
 from metaphase.slides.contract import (
     COPY_AGAIN,
@@ -113,10 +113,10 @@ class TiffLayout(NamedTuple):
 def open_layout(path: Path) -> TiffLayout:
     """Parse the file's directories and check that all image data is there."""
     size = check_plain(path, SlideError, remote=True)
-    with told_as(SlideError):
+    with reported_as(SlideError):
         file = path.open("rb")
     with closed_on_failure(file):
-        with told_as(SlideError), damage(path, "damaged or truncated TIFF"):
+        with reported_as(SlideError), damage(path, "damaged or truncated TIFF"):
             tiff = TiffFile(file)
             if not len(tiff.pages):
                 raise ValueError("it holds no image")
@@ -245,7 +245,7 @@ class TiffSlide(Slide):
     def _decode(self, level: int, box: Box) -> RGB:
         indices, page = self._levels[level].covering(box), self._levels[level].page
         out = np.empty((box.height, box.width, 3), np.uint8)
-        with told_as(SlideError):
+        with reported_as(SlideError):
             if isinstance(self._file, RemoteFile):
                 self._file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
             if len(indices) == 1 or self._threads == 1:

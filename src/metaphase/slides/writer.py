@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -91,7 +91,8 @@ def write_pyramid(
         coarser: list[_CoarserLevel] = []
         for i in range(len(sizes) - 1, 0, -1):
             spool = spools.enter_context(temporary.with_name(f"level{i}").open("w+b"))
-            coarser.insert(0, _CoarserLevel(spool, sizes[i - 1], sizes[i], form, coarser[:1]))
+            finer, own = (_grid(size, form.tile_px) for size in sizes[i - 1 : i + 1])
+            coarser.insert(0, _CoarserLevel(spool, form, finer, own, coarser[:1]))
         padded = _feed(first, source, sizes[0], form.tile_px, coarser[:1])
         encoded = ordered_map(partial(_encode, form=form), padded, threads=workers, ahead=2 * workers)
         with TiffWriter(temporary, bigtiff=True) as tiff:
@@ -113,53 +114,47 @@ def write_pyramid(
                 )
 
 
+@dataclass
 class _CoarserLevel:
     """Gathers the halved tiles of the finer level in a band and spools its own tiles as they fill."""
 
-    def __init__(
-        self,
-        spool: BinaryIO,
-        finer: tuple[int, int],
-        size: tuple[int, int],
-        form: PyramidFormat,
-        coarser: list[_CoarserLevel],
-    ) -> None:
-        self._spool = spool
-        self._form = form
-        self._finer_grid = _grid(finer, form.tile_px)
-        self._grid = _grid(size, form.tile_px)
-        self._coarser = coarser
-        self._lengths: list[int] = []
-        self._band: Pixels | None = None
+    spool: BinaryIO
+    form: PyramidFormat
+    finer_grid: tuple[int, int]
+    grid: tuple[int, int]
+    coarser: list[_CoarserLevel]
+    """The next level, where there is one."""
+    lengths: list[int] = field(default_factory=list)
+    band: Pixels | None = None
 
     def add(self, column: int, row: int, tile: Pixels) -> None:
         """Take tile (column, row) of the finer level; tiles come row by row."""
-        side, half = self._form.tile_px, self._form.tile_px // 2
-        if self._band is None:
-            width = max(self._grid[0] * side, self._finer_grid[0] * half)
-            self._band = np.zeros((side, width, *tile.shape[2:]), tile.dtype)
+        side, half = self.form.tile_px, self.form.tile_px // 2
+        if self.band is None:
+            width = max(self.grid[0] * side, self.finer_grid[0] * half)
+            self.band = np.zeros((side, width, *tile.shape[2:]), tile.dtype)
         y = row % 2 * half
-        self._band[y : y + half, column * half : (column + 1) * half] = _reduce(tile, self._form.reduction)
-        columns, rows = self._finer_grid
+        self.band[y : y + half, column * half : (column + 1) * half] = _reduce(tile, self.form.reduction)
+        columns, rows = self.finer_grid
         if column == columns - 1 and (row % 2 or row == rows - 1):
-            self._flush(row // 2, self._band)
-            self._band = None
+            self._flush(row // 2, self.band)
+            self.band = None
 
     def _flush(self, row: int, band: Pixels) -> None:
-        columns, rows = self._grid
+        columns, rows = self.grid
         if row >= rows:
             return
         for column in range(columns):
-            tile = band[:, column * self._form.tile_px : (column + 1) * self._form.tile_px]
-            self._lengths.append(self._spool.write(_encode(tile, self._form)))
-            for level in self._coarser:
+            tile = band[:, column * self.form.tile_px : (column + 1) * self.form.tile_px]
+            self.lengths.append(self.spool.write(_encode(tile, self.form)))
+            for level in self.coarser:
                 level.add(column, row, tile)
 
     def encoded(self) -> Iterator[bytes]:
         """The finished tiles, in order."""
-        self._spool.seek(0)
-        for length in self._lengths:
-            yield self._spool.read(length)
+        self.spool.seek(0)
+        for length in self.lengths:
+            yield self.spool.read(length)
 
 
 def _feed(
