@@ -263,19 +263,14 @@ def read_reference(
 
 def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -> list[TrainingSlide]:
     """The slides of a split with their points."""
-    points = dict(list(reference.groupby("case")))
-    empty = reference.iloc[:0]
-    return [
-        TrainingSlide(
-            name=str(row["case"]),
-            path=Path(str(row["he"])),
-            reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
-            mpp=stated_number(row, "mpp"),
-            tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
-            repeat=_repeat_of(row),
-        )
-        for row in cohort[cohort["split"] == split].to_dict("records")
-    ]
+    points, empty = dict(list(reference.groupby("case"))), reference.iloc[:0]
+    slides = []
+    for row in cohort[cohort["split"] == split].to_dict("records"):
+        slide = cohort_slide(row)
+        own = points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True)
+        tissue = slide.tissue if row.get("tissue") else None
+        slides.append(TrainingSlide(slide.name, slide.slide, own, tissue, _repeat_of(row)))
+    return slides
 
 
 def _repeat_of(row: dict[Any, Any]) -> int:
