@@ -1,4 +1,4 @@
-"""What the viewer's page and its server say to each other, and how slides and counts become such messages."""
+"""What the viewer's page asks its server, and what it is told of slides and counts."""
 
 from __future__ import annotations
 
