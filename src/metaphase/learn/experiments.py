@@ -135,11 +135,14 @@ def questions(config: RunConfig) -> list[Question]:
     plain = {task.gamma: (task.name,) for task in unsoftened(config)}
     return found + [
         Question(
-            f"distillation, gamma {task.gamma:g}", "labels", "soft targets", plain.get(task.gamma, every),
+            f"distillation, gamma {task.gamma:g}",
+            "labels",
+            "soft targets",
+            plain.get(task.gamma, every),
             (task.name,),
         )
         for task in students(config)
-    ]  # fmt: skip
+    ]
 
 
 def _first(config: RunConfig) -> list[Task]:
