@@ -295,9 +295,7 @@ class Mining:
 
         How often a patch belongs to difficult set i says the index column `hard_column(i)`.
         """
-        judged = self.judged(judge)
-        probabilities = {name: table["probability"].to_numpy(np.float32) for name, table in judged.items()}
-        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets)
+        drawn = hard_negatives(self.judged(judge), self.config.sets)
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
     def add_soft_targets(self, stores: Sequence[str | Path], judge: NetworkJudge) -> None:
