@@ -304,9 +304,9 @@ def test_experiments_hold_no_slide_in_memory(tmp_path: Path, monkeypatch: pytest
     shutil.rmtree(workspace / "detections")
     job = Experiments(Chain(tiny_config(), workspace, "cpu"))
     slides = [*job.chain.slides("validation"), *job.chain.slides("test")]
-    job.search.search("cnn3", [job.chain.model("cnn3")], slides, silent)
+    job.chain.split_search.search("cnn3", [job.chain.model("cnn3")], slides, silent)
     gc.collect()
-    assert len(opened) == len(slides) == len(job.search.tissues)
+    assert len(opened) == len(slides) == len(job.chain.split_search.tissues)
     assert [ref() for ref in opened] == [None] * len(slides)
 
 

@@ -87,9 +87,15 @@ def run(folder: Path) -> str:
     history = pd.DataFrame({"epoch": [1, 2], "loss": [0.5, 0.4], "f1": [0.6, 0.5]})
     examples = Examples("Hardest", HOSTILE, np.zeros((2, 16, 16, 3), np.uint8), (HOSTILE, "0.5"))
     page = write_run_page(
-        folder / "run.html", name=HOSTILE, states=STAGES, headline=[("cnn3", "0.9")], tables=TABLES,
-        panels=PANELS, histories={"cnn3": history}, examples=[examples],
-    )  # fmt: skip
+        folder / "run.html",
+        name=HOSTILE,
+        states=STAGES,
+        headline=[("cnn3", "0.9")],
+        tables=TABLES,
+        panels=PANELS,
+        histories={"cnn3": history},
+        examples=[examples],
+    )
     return page.read_text(encoding="utf-8")
 
 
@@ -131,9 +137,16 @@ def laboratory(folder: Path) -> str:
     stage = named_stage("round 1", HOSTILE)
     row = Standing(Step(stage), "waiting for a person", HOSTILE, StageState(stage, "waiting"))
     return lab_page(
-        folder, row, [first, second], name=HOSTILE, command=HOSTILE, centres=[HOSTILE],
-        notes=[(HOSTILE, HOSTILE)], model=[HOSTILE], warnings=[HOSTILE],
-    )  # fmt: skip
+        folder,
+        row,
+        [first, second],
+        name=HOSTILE,
+        command=HOSTILE,
+        centres=[HOSTILE],
+        notes=[(HOSTILE, HOSTILE)],
+        model=[HOSTILE],
+        warnings=[HOSTILE],
+    )
 
 
 PAGES: dict[str, Callable[[Path], str]] = {

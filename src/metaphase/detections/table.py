@@ -114,7 +114,7 @@ def detection_set(
         table[COUNTED] = counted & (table["label"] == MITOSIS)
     covered = tuple(dict.fromkeys((*slides, *table["slide"])))
     point = ~(table["x"].isna() & table["y"].isna() & markers)
-    table = table.loc[point, [*COLUMNS, *table.columns.difference(COLUMNS, sort=False)]]
+    table = table[[*COLUMNS, *(name for name in table.columns if name not in COLUMNS)]][point]
     _check(table, source)
     warnings: ResultWarnings = ()
     missing = int(stated[point].isna().sum())

@@ -15,7 +15,7 @@ from metaphase.detections.points import points_of
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.dense import DenseChain
-from metaphase.networks.cards import BUNDLED, card_of
+from metaphase.networks.cards import BUNDLED, card_of, parse_card
 
 SETTINGS = "lab.toml"
 RUN_TABLES = ("training", "dense", "test")
@@ -188,8 +188,8 @@ class Lab:
     @property
     def calibration(self) -> Path:
         """The sample that calibrates the model; each model has its own."""
-        known = self.model.with_suffix(".json").is_file()
-        return self.root / "calibration" / (card_of(self.model).weights_sha256[:8] if known else "none")
+        card = self.model.with_suffix(".json")  # whose weights may be gone
+        return self.root / "calibration" / (parse_card(card).weights_sha256[:8] if card.is_file() else "none")
 
     @cached_property
     def chain(self) -> DenseChain:

@@ -234,9 +234,14 @@ def teach_phh3(
     report(f"{name}: cutting patches", 0, 1)
     rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
     result = train_classifier(
-        name, rows, lab.network(name), learning, start=bundled if lab.settings.bundled_phh3 else "",
-        device=lab.device, watch=epochs_told(report, name, learning.epochs),
-    )  # fmt: skip
+        name,
+        rows,
+        lab.network(name),
+        learning,
+        start=bundled if lab.settings.bundled_phh3 else "",
+        device=lab.device,
+        watch=epochs_told(report, name, learning.epochs),
+    )
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
 
 

@@ -32,10 +32,10 @@ from metaphase.labels.observers.project import (
     load_project,
     read_items,
 )
-from metaphase.labels.observers.store import AnswerStore, Given
+from metaphase.labels.observers.store import Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
-from metaphase.learn.calibration import DETECTIONS, SQUARES
+from metaphase.learn.calibration import DETECTIONS, SQUARES, answers_table, standing
 from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
@@ -127,21 +127,6 @@ def say_enough(asked: Asked) -> None:
             next_step="answer some items, or skip the step in lab.toml (round1, round2, review, answers = 0)",
         )
     write_text(asked.project / ENOUGH, json.dumps({"items": asked.items + asked.left_out}) + "\n")
-
-
-def standing(folder: Path) -> list[Given]:
-    """The answers of a project; none where there is no project or nobody has begun."""
-    project = load_project(folder)
-    if not project.answers_path.exists():
-        return []
-    with AnswerStore(project) as store:
-        return store.current()
-
-
-def answers_table(given: Sequence[Given]) -> pd.DataFrame:
-    """Answers as a table that says the same however they came in."""
-    rows = sorted((one.observer, one.item, one.answer) for one in given)
-    return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
 def all_answers(pages: Sequence[Asked]) -> pd.DataFrame:

@@ -276,7 +276,12 @@ def fit_profile(
     folder, reviewer = Path(folder), reviewer or ReviewerError()
     sample = read_table(folder / SAMPLE)
     design: dict[str, Any] = sample.attrs[DESIGN]
-    answer_rows = _stored(folder) if answers is None else _listed(Path(answers))
+    projects = [folder / name for name in (DETECTIONS, SQUARES) if (folder / name).is_dir()]
+    answer_rows = (
+        answers_table(one for project in projects for one in standing(project))
+        if answers is None
+        else _listed(Path(answers))
+    )
     known = {*sample["item"], *(row["item"] for row in design["squares"])} - {""}
     unknown = [item for item in answer_rows["item"] if item not in known]
     if unknown:
@@ -321,14 +326,19 @@ def fit_profile(
     )
 
 
-def _stored(folder: Path) -> pd.DataFrame:
-    """Answers of both projects."""
-    rows: list[tuple[str, str, str]] = []
-    for name in (DETECTIONS, SQUARES):
-        if (folder / name).is_dir():
-            with AnswerStore(load_project(folder / name)) as store:
-                rows += [(one.observer, one.item, one.answer) for one in store.current()]
-    return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=object)
+def standing(folder: Path) -> list[Given]:
+    """The answers of a project; none where there is no project or nobody has begun."""
+    project = load_project(folder)
+    if not project.answers_path.exists():
+        return []
+    with AnswerStore(project) as store:
+        return store.current()
+
+
+def answers_table(given: Iterable[Given]) -> pd.DataFrame:
+    """Answers as a table that says the same however they came in."""
+    rows = sorted((one.observer, one.item, one.answer) for one in given)
+    return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
 def _listed(path: Path) -> pd.DataFrame:

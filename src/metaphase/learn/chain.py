@@ -17,10 +17,12 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase.analysis.cohort import CohortSlide, cohort_slide
+from metaphase.analysis.search import SplitSearch
 from metaphase.base.parallel import available_cores, worker_processes
 from metaphase.base.stages import Facts, Report, Stage, stage
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.operating_points import Bench, bench_of
 from metaphase.images.tissue.finding import TissueConfig
 from metaphase.learn.config import (
     CNN3,
@@ -102,7 +104,7 @@ class RunSource:
 
 SLIDES, REFERENCE, MINING, NETWORKS = "slides", "reference.parquet", "mining", "networks"
 PATCHES = f"{MINING}/patches"
-COHORT = "cohort.csv"
+COHORT, DETECTIONS = "cohort.csv", "detections"
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,19 @@ class Chain:
             training_slides(self.cohort, self.reference, split) for split in ("train", "validation")
         )
         return Mining(self.workspace / MINING, train, validation, self.config.mining)
+
+    @cached_property
+    def split_search(self) -> SplitSearch:
+        """What searches the slides of validation and test; nothing but tissue masks is held in memory."""
+        return SplitSearch(self.workspace / DETECTIONS, self.config.test.peaks, self.device)
+
+    @cached_property
+    def benches(self) -> dict[str, Bench]:
+        """What is to be found on them."""
+        return {
+            split: bench_of(self.cohort, self.reference, split, self.config.test.matching)
+            for split in ("validation", "test")
+        }
 
     def slides(self, split: str) -> list[CohortSlide]:
         """The slides of a split, with what the manifest says of their resolution and tissue."""

@@ -6,20 +6,19 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metaphase.analysis.cohort import cohort_slide
-from metaphase.analysis.search import SlideSearched, SplitSearch
+from metaphase.analysis.search import SlideSearched
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
-from metaphase.evaluation.operating_points import Bench, BenchCounts, bench_of, counts_of
+from metaphase.evaluation.operating_points import BenchCounts, counts_of
 from metaphase.images.inspection import slide_quality
 from metaphase.learn.chain import (
     Chain,
@@ -41,7 +40,7 @@ from metaphase.learn.config import (
     width_name,
 )
 from metaphase.learn.mining.sets import HARD
-from metaphase.learn.run import DETECTIONS, tested_network
+from metaphase.learn.run import tested_network
 from metaphase.reports.pages import DASH, TextTable
 from metaphase.reports.plots import Line, Panels
 from metaphase.reports.run import write_experiments_page
@@ -136,11 +135,14 @@ def questions(config: RunConfig) -> list[Question]:
     plain = {task.gamma: (task.name,) for task in unsoftened(config)}
     return found + [
         Question(
-            f"distillation, gamma {task.gamma:g}", "labels", "soft targets", plain.get(task.gamma, every),
+            f"distillation, gamma {task.gamma:g}",
+            "labels",
+            "soft targets",
+            plain.get(task.gamma, every),
             (task.name,),
         )
         for task in students(config)
-    ]  # fmt: skip
+    ]
 
 
 def _first(config: RunConfig) -> list[Task]:
@@ -173,21 +175,6 @@ class Experiments:
     def results(self) -> Path:
         """Folder of all that is worth keeping; a few MB."""
         return self.chain.workspace / RESULTS
-
-    @cached_property
-    def search(self) -> SplitSearch:
-        """What searches the slides of validation and test; nothing but tissue masks is held in memory."""
-        chain = self.chain
-        return SplitSearch(chain.workspace / DETECTIONS, chain.config.test.peaks, chain.device)
-
-    @cached_property
-    def benches(self) -> dict[str, Bench]:
-        """What is to be found on them."""
-        chain = self.chain
-        return {
-            split: bench_of(chain.cohort, chain.reference, split, chain.config.test.matching)
-            for split in ("validation", "test")
-        }
 
     def stages(self) -> list[Stage]:
         """All stages; what the table needs most comes first, so that a stop leaves a useful one."""
@@ -275,7 +262,7 @@ def test_network(
     standard. `tested` is of which experiments, what to call it, and the networks.
     """
     of, name, networks = tested
-    values = tested_network(of.chain, name, networks, of.benches, of.search, report)
+    values = tested_network(of.chain, name, networks, report)
     write_text(of.results / "networks" / f"{name}.json", json.dumps(values) + "\n")
     return {
         "threshold": round(values["threshold"], 3),

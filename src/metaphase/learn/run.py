@@ -13,8 +13,8 @@ from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
 from metaphase.detections.points import OperatingPoint, points_of
-from metaphase.evaluation.operating_points import Bench, bench_of, measured, measured_at, save_point
-from metaphase.learn.chain import Chain, RunSource, data_stages, ensemble_stages, source_of
+from metaphase.evaluation.operating_points import bench_of, measured, measured_at, save_point
+from metaphase.learn.chain import DETECTIONS, Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.learn.config import (
     CNN3,
     ENSEMBLE,
@@ -28,7 +28,7 @@ from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import Identity, card_of, named_model
 from metaphase.networks.checkpoints import load_model
 
-RESULTS, DETECTIONS = "results.json", "detections"
+RESULTS = "results.json"
 
 
 def run_chain(
@@ -123,34 +123,21 @@ def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
 )  # fmt: skip
 def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
     """Search the slides with every network, and choose its threshold on the validation slides."""
-    benches = {
-        split: bench_of(chain.cohort, chain.reference, split, test.matching)
-        for split in ("validation", "test")
-    }
-    search = SplitSearch(chain.workspace / DETECTIONS, test.peaks, chain.device)
     networks = {
-        name: tested_network(chain, name, names, benches, search, report)
-        for name, names in answers(chain.config).items()
+        name: tested_network(chain, name, names, report) for name, names in answers(chain.config).items()
     }
     _write_results(chain, networks)
-    return {"networks": len(networks), "test slides": len(benches["test"].cohort.cases)}
+    return {"networks": len(networks), "test slides": len(chain.benches["test"].cohort.cases)}
 
 
-def tested_network(
-    chain: Chain,
-    name: str,
-    names: tuple[str, ...],
-    benches: dict[str, Bench],
-    search: SplitSearch,
-    report: Report,
-) -> dict[str, Any]:
+def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Report) -> dict[str, Any]:
     """Search the slides, compare with the reference standard, and note the threshold in the card.
 
     Several `names` are networks whose mean is tested.
     """
-    models = [chain.model(each) for each in names]
+    models, benches = [chain.model(each) for each in names], chain.benches
     marked = {
-        split: bench.marked(search.search(name, models, chain.slides(split), report))
+        split: bench.marked(chain.split_search.search(name, models, chain.slides(split), report))
         for split, bench in benches.items()
     }
     values = measured(marked["validation"], marked["test"], benches["test"].centres())

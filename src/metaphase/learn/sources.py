@@ -30,8 +30,7 @@ from metaphase.base.tables import (
 from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.labels.observers.project import UNSURE, load_project
-from metaphase.labels.observers.store import AnswerStore
-from metaphase.learn.calibration import DETECTIONS, SAMPLE, VALUES
+from metaphase.learn.calibration import DETECTIONS, SAMPLE, VALUES, answers_table, standing
 from metaphase.learn.config import ReferenceSection
 from metaphase.learn.mining.mining import TrainingSlide
 from metaphase.networks.training.images import KINDS, ImageSource, Kind
@@ -142,14 +141,10 @@ def _reviewed(folder: Path) -> pd.DataFrame:
 
 
 def _calibrated(folder: Path) -> pd.DataFrame:
-    project = load_project(folder / DETECTIONS)
-    with AnswerStore(project) as store:
-        given = pd.DataFrame(
-            [(one.item, VALUES[one.answer]) for one in store.current()], columns=["item", "value"]
-        )
-    mean = given.groupby("item")["value"].mean()
+    given = answers_table(standing(folder / DETECTIONS))
+    mean = given["answer"].map(VALUES).astype(float).groupby(given["item"]).mean()
     rows = []
-    for item in project.items:
+    for item in load_project(folder / DETECTIONS).items:
         value = float(mean.get(item.name, VALUES[UNSURE]))
         if value != VALUES[UNSURE]:
             label = MITOSIS if value > VALUES[UNSURE] else LOOKALIKE
@@ -263,19 +258,14 @@ def read_reference(
 
 def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -> list[TrainingSlide]:
     """The slides of a split with their points."""
-    points = dict(list(reference.groupby("case")))
-    empty = reference.iloc[:0]
-    return [
-        TrainingSlide(
-            name=str(row["case"]),
-            path=Path(str(row["he"])),
-            reference=points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True),
-            mpp=stated_number(row, "mpp"),
-            tissue=Path(str(row["tissue"])) if row.get("tissue") else None,
-            repeat=_repeat_of(row),
-        )
-        for row in cohort[cohort["split"] == split].to_dict("records")
-    ]
+    points, empty = dict(list(reference.groupby("case"))), reference.iloc[:0]
+    slides = []
+    for row in cohort[cohort["split"] == split].to_dict("records"):
+        slide = cohort_slide(row)
+        own = points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True)
+        tissue = slide.tissue if row.get("tissue") else None
+        slides.append(TrainingSlide(slide.name, slide.slide, own, tissue, _repeat_of(row)))
+    return slides
 
 
 def _repeat_of(row: dict[Any, Any]) -> int:

@@ -82,9 +82,13 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number, percent=percent, count=count_text, probability=probability_text, duration=duration,
+        number=number,
+        percent=percent,
+        count=count_text,
+        probability=probability_text,
+        duration=duration,
         facts=facts_text,
-    )  # fmt: skip
+    )
     return environment
 
 

@@ -1,4 +1,4 @@
-"""What the viewer's page and its server say to each other, and how slides and counts become such messages."""
+"""What the viewer's page asks its server, and what it is told of slides and counts."""
 
 from __future__ import annotations
 
@@ -113,10 +113,14 @@ def slide_view(slide: ViewedSlide) -> Reply:
     table = pd.DataFrame(columns=["x", "y", "probability"]) if result is None else result.candidates
     lowest = float(table["probability"].min()) if len(table) else 0.0
     layers = [
-        {"name": name, "title": one.title, "ending": one.ending,
-         "tiles": f"/tile/{slide.key}/{name}/{one.version}"}
+        {
+            "name": name,
+            "title": one.title,
+            "ending": one.ending,
+            "tiles": f"/tile/{slide.key}/{name}/{one.version}",
+        }
         for name, one in slide.layers.items()
-    ]  # fmt: skip
+    ]
     return {
         "key": slide.key,
         "name": slide.name,
@@ -137,7 +141,7 @@ def slide_view(slide: ViewedSlide) -> Reply:
         "threshold": result.counting.threshold if result else 1.0,
         "lowest": lowest if result else 1.0,
         "outline": _outline(slide) if result else [],
-    }  # fmt: skip
+    }
 
 
 def _outline(slide: ViewedSlide) -> list[Ring]:

@@ -14,7 +14,7 @@ import pytest
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, OutputError, TrainingError, UsageError
 from metaphase.images.tissue import finding
-from metaphase.images.tissue.finding import TissueMask, save_tissue
+from metaphase.images.tissue.finding import TissueMask, TissueSource, save_tissue
 from metaphase.learn.mining import mining as mining_module
 from metaphase.learn.mining.candidates import CandidateConfig, CandidateError
 from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide, opened
@@ -22,6 +22,7 @@ from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
 from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 from tests.learn.mining.pictures import dotted, write_slide
 
 DOTS = [(100, 120), (300, 250), (420, 90), (200, 400)]
@@ -67,7 +68,7 @@ def all_tissue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_mining(folder: Path, slides: list[Path], config: MiningConfig = CONFIG) -> Mining:
-    sources = [TrainingSlide(path.stem, path, MITOSES) for path in slides]
+    sources = [TrainingSlide(path.stem, SlideSource(path), MITOSES) for path in slides]
     return Mining(folder, sources[:2], sources[2:], config)
 
 
@@ -83,7 +84,7 @@ def test_easy_stores(tmp_path: Path, slides: list[Path]) -> None:
 
 def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: list[Path]) -> None:
     sources = [
-        TrainingSlide(path.stem, path, MITOSES, repeat=times)
+        TrainingSlide(path.stem, SlideSource(path), MITOSES, repeat=times)
         for path, times in zip(slides, (3, 1, 1), strict=True)
     ]
     stores = open_set(Mining(tmp_path, sources[:2], sources[2:], CONFIG).easy_stores())
@@ -93,14 +94,14 @@ def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: li
     assert counts == {"s0": 6, "s1": 2}
     assert (label == 0).sum() == 30
     with pytest.raises(UsageError, match="repeat = 0"):
-        TrainingSlide("s", slides[0], MITOSES, repeat=0)
+        TrainingSlide("s", SlideSource(slides[0]), MITOSES, repeat=0)
 
 
 def test_stores_of_slides_left_out_are_removed(tmp_path: Path, slides: list[Path]) -> None:
     make_mining(tmp_path, slides).easy_stores()
     kept = tmp_path / "patches" / "easy" / "notes"
     kept.mkdir()
-    sources = [TrainingSlide(path.stem, path, MITOSES) for path in slides]
+    sources = [TrainingSlide(path.stem, SlideSource(path), MITOSES) for path in slides]
     Mining(tmp_path, sources[1:2], sources[2:], CONFIG).easy_stores()
     for kind in ("positives", "easy"):
         there = {path.name for path in (tmp_path / "patches" / kind).iterdir()}
@@ -168,9 +169,9 @@ def test_another_resolution_or_mask_is_mined_anew(tmp_path: Path, slides: list[P
     mask = TissueMask(np.ones((2, 2), np.bool_), 64.0, 0, 0, 256.0)
     path = save_tissue(mask, tmp_path, "s0").png
 
-    def table(**changes: object) -> pd.DataFrame:
-        source = TrainingSlide("s0", slides[0], MITOSES, **{"tissue": path, **changes})  # type: ignore[arg-type]
-        other = TrainingSlide("s2", slides[2], MITOSES)
+    def table(mpp: float | None = None) -> pd.DataFrame:
+        source = TrainingSlide("s0", SlideSource(slides[0], mpp), MITOSES, TissueSource(mask=path))
+        other = TrainingSlide("s2", SlideSource(slides[2]), MITOSES)
         return Mining(tmp_path / "mining", [source], [other], CONFIG).candidates(source)
 
     first = table()
@@ -235,13 +236,13 @@ def test_stain_standardisation_changes_pixels_not_places(tmp_path: Path, slides:
 
 
 def test_no_positives_names_the_cause(tmp_path: Path, slides: list[Path]) -> None:
-    sources = [TrainingSlide(path.stem, path, MITOSES.iloc[:0]) for path in slides]
+    sources = [TrainingSlide(path.stem, SlideSource(path), MITOSES.iloc[:0]) for path in slides]
     with pytest.raises(CandidateError, match="no positive"):
         Mining(tmp_path, sources[:2], sources[2:], CONFIG).easy_stores()
 
 
 def test_reference_of_another_frame(tmp_path: Path, slides: list[Path]) -> None:
-    sources = [TrainingSlide(path.stem, path, MITOSES + 300) for path in slides]
+    sources = [TrainingSlide(path.stem, SlideSource(path), MITOSES + 300) for path in slides]
     with pytest.raises(CandidateError, match=r"s0\.tif: 1 of 2 reference points lie outside"):
         Mining(tmp_path, sources[:2], sources[2:], CONFIG).easy_stores()
 
@@ -252,7 +253,7 @@ def test_missing_slide_is_named(tmp_path: Path, slides: list[Path]) -> None:
 
 
 def test_a_slide_in_both_splits(tmp_path: Path, slides: list[Path]) -> None:
-    source = TrainingSlide("s0", slides[0], MITOSES)
+    source = TrainingSlide("s0", SlideSource(slides[0]), MITOSES)
     with pytest.raises(UsageError, match="named twice: s0"):
         Mining(tmp_path, [source], [source], CONFIG)
     with pytest.raises(UsageError, match="no slides"):

@@ -83,10 +83,11 @@ def test_easy_set_is_reproducible_and_negative() -> None:
 
 
 def test_hard_sets_hold_every_draw_once_stored() -> None:
-    tables = labelled()
-    scores = {name: np.linspace(0, 1, len(table), dtype=np.float32) for name, table in tables.items()}
-    config = SetConfig(hard_negatives=300, hard_sets=4)
-    drawn = hard_negatives(tables, scores, config)
+    tables = {
+        name: table.assign(probability=np.linspace(0, 1, len(table), dtype=np.float32))
+        for name, table in labelled().items()
+    }
+    drawn = hard_negatives(tables, SetConfig(hard_negatives=300, hard_sets=4))
     names = [hard_column(number) for number in range(4)]
     every = pd.concat(drawn.values())
     assert every[names].sum().tolist() == [300] * 4
@@ -99,19 +100,12 @@ def test_hard_sets_hold_every_draw_once_stored() -> None:
 
 
 def test_hard_set_does_not_depend_on_how_many_there_are() -> None:
-    tables = labelled()
-    scores = {name: np.full(len(table), 0.5, np.float32) for name, table in tables.items()}
-    few = hard_negatives(tables, scores, SetConfig(hard_negatives=50, hard_sets=1))
-    more = hard_negatives(tables, scores, SetConfig(hard_negatives=50, hard_sets=3))
+    tables = {name: table.assign(probability=np.float32(0.5)) for name, table in labelled().items()}
+    few = hard_negatives(tables, SetConfig(hard_negatives=50, hard_sets=1))
+    more = hard_negatives(tables, SetConfig(hard_negatives=50, hard_sets=3))
     for name in tables:
         chosen = more[name][more[name]["hard_0"] > 0]
         assert few[name]["x"].tolist() == chosen["x"].tolist()
-
-
-def test_probabilities_must_fit() -> None:
-    tables = labelled(slides=1)
-    with pytest.raises(CandidateError, match="200 candidates and 3 probabilities"):
-        hard_negatives(tables, {"slide0": np.ones(3, np.float32)}, SetConfig())
 
 
 def test_validation_set_has_shares_of_both_classes() -> None:

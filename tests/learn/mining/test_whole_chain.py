@@ -17,6 +17,7 @@ from metaphase.networks.training.protocol import TrainingConfig
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
+from metaphase.slides.opening import SlideSource
 from tests.learn.mining.pictures import write_slide
 
 SIDE = 640
@@ -34,7 +35,8 @@ def simulated(folder: Path) -> list[TrainingSlide]:
     for case in cohort_cases(settings):
         path = write_slide(folder / f"{case.name}.tif", render_region(case, "he", 0, 0, SIDE, SIDE))
         truth = case_truth(case).rename(columns={"x_he": "x", "y_he": "y"})
-        sources.append(TrainingSlide(case.name, path, truth.loc[truth["category"] == "mitosis", ["x", "y"]]))
+        mitoses = truth.loc[truth["category"] == "mitosis", ["x", "y"]]
+        sources.append(TrainingSlide(case.name, SlideSource(path), mitoses))
     return sources
 
 

@@ -68,14 +68,12 @@ class TrainingSlide:
 
     name: str
     """The case; also the name of its files."""
-    path: Path
-    """The slide's file."""
+    slide: SlideSource
+    """What opens it."""
     reference: pd.DataFrame
     """Points of this slide: x, y in level-0 pixels and, where there are others than mitoses, label."""
-    mpp: float | None = None
-    """Micrometres per level-0 pixel, where the file states none."""
-    tissue: Path | str | None = None
-    """Tissue mask as `save_tissue` writes it, or `whole`; without one, tissue is found."""
+    tissue: TissueSource | None = None
+    """Where its tissue comes from; without it, tissue is found by the settings of the chain."""
     repeat: int = 1
     """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
 
@@ -84,15 +82,6 @@ class TrainingSlide:
         if self.repeat < 1:
             raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
         require_columns(self.reference, ("x", "y"), self.name)
-
-    @property
-    def slide(self) -> SlideSource:
-        """What opens it."""
-        return SlideSource(self.path, self.mpp)
-
-    def tissue_source(self, config: TissueConfig) -> TissueSource:
-        """Where its tissue comes from; `config` finds it where none is given."""
-        return TissueSource.stated(str(self.tissue)) if self.tissue else TissueSource(config=config)
 
 
 class StandardisedSlide(Slide):
@@ -264,11 +253,10 @@ class Mining:
 
     def tissue(self, source: TrainingSlide) -> TissueMask:
         """Tissue of a slide: the given mask, or one found now or by an earlier run."""
-        wanted = source.tissue_source(self.config.tissue)
-        if source.tissue:
+        if source.tissue is not None:
             with opened(source) as slide:
-                return wanted.of(slide)
-        path = self.folder / "tissue" / f"{source.name}.tissue.png"
+                return source.tissue.of(slide)
+        path, wanted = self.folder / "tissue" / f"{source.name}.tissue.png", self._seen(source).tissue
         record = TissueFound(source.slide, wanted)
         if not record.is_done(path):
             with opened(source) as slide, record.noted(path):
@@ -308,9 +296,7 @@ class Mining:
 
         How often a patch belongs to difficult set i says the index column `hard_column(i)`.
         """
-        judged = self.judged(judge)
-        probabilities = {name: table["probability"].to_numpy(np.float32) for name, table in judged.items()}
-        drawn = hard_negatives(self.labelled_training, probabilities, self.config.sets)
+        drawn = hard_negatives(self.judged(judge), self.config.sets)
         return self.positive_stores() + self._stores("hard", self.train, drawn)
 
     def add_soft_targets(self, stores: Sequence[str | Path], judge: NetworkJudge) -> None:
@@ -339,7 +325,7 @@ class Mining:
                 odd = f"{answers.shape} answers, or some that are not probabilities"
                 raise CandidateError(
                     f"{len(table):,} candidates got {odd}",
-                    path=source.path,
+                    path=source.slide.path,
                     next_step="check the network that was asked",
                 )
             with record.noted(path):
@@ -389,7 +375,7 @@ class Mining:
         return StainTransform.load(path)
 
     def _seen(self, source: TrainingSlide) -> SeenSlide:
-        tissue = source.tissue_source(self.config.tissue)
+        tissue = source.tissue or TissueSource(config=self.config.tissue)
         return SeenSlide(source.slide, tissue, self.config.standardise)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Floats, Floats32, Integers, Points
+from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
 from metaphase.base.provenance import decides
 from metaphase.base.settings import CODE_ONLY
@@ -195,21 +195,11 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in labelled}
 
 
-def hard_negatives(
-    labelled: Tables, probabilities: Mapping[str, Floats32], config: SetConfig
-) -> dict[str, pd.DataFrame]:
-    """Negatives of the difficult sets, drawn with replacement, in proportion to their probability.
+def hard_negatives(judged: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
+    """Negatives of the difficult sets, drawn with replacement, in proportion to their column `probability`.
 
-    `probabilities` has a value for each row of each table. Rows drawn for any set come with their counts.
+    Rows drawn for any set come with their counts.
     """
-    judged = {}
-    for name, table in labelled.items():
-        if len(probabilities[name]) != len(table):
-            raise CandidateError(
-                f"slide {name} has {len(table):,} candidates and {len(probabilities[name]):,} probabilities",
-                next_step="ask the network again",
-            )
-        judged[name] = table.assign(probability=probabilities[name])
     negatives = with_label(judged, NEGATIVE)
     found = [table["probability"].to_numpy(np.float64) for table in negatives.values()]
     total = sum(float(values.sum()) for values in found) or 1.0
