@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -49,4 +50,4 @@ def test_local_deformation_has_the_asked_size_and_is_smooth():
 
 def test_a_displacement_survives_json():
     field = displacement(3)
-    assert TypeAdapter(Displacement).validate_json(json.dumps(field.to_json())) == field
+    assert TypeAdapter(Displacement).validate_json(json.dumps(asdict(field))) == field

@@ -492,7 +492,7 @@ class DenseChain(Chain):
             return choice
         deltas = np.clip([known.delta, choice.points["mitoses"].delta], 1e-4, 1 - 1e-4)
         moved = float(np.subtract(*logit(deltas)))  # a pair that says less of everything means the same by it
-        calibration = Calibration(calibration.scale, calibration.shift + moved)
+        calibration = Calibration(calibration.scale, float(np.clip(calibration.shift + moved, -100, 100)))
         return chosen_pair(self.left_out, found, config, calibration)
 
     def _colour(self) -> tuple[float, float, float]:

@@ -100,8 +100,22 @@ class NetworkIdentity:
     mpp: float
 
 
-Identity = NetworkIdentity | dict[str, str | float] | Calibration
-"""What of a network, a re-check, a final answer or a calibration decides a model's answers."""
+@dataclass(frozen=True)
+class SecondIdentity:
+    """What of a re-check decides its answers."""
+
+    weights_sha256: str
+    floor: float
+
+
+@dataclass(frozen=True)
+class AnswerIdentity:
+    """What of a final answer by views decides."""
+
+    answered_from: float
+
+
+Identity = NetworkIdentity | SecondIdentity | AnswerIdentity | Calibration
 
 
 # ---- the model card ----
@@ -230,9 +244,9 @@ class ModelCard(Strict):
         """What decides the model's answers: network, the one that re-checks, calibration."""
         all_of_it: list[Identity] = [self.identity]
         if self.second is not None:
-            all_of_it.append({"weights_sha256": self.second.weights_sha256, "floor": self.second.floor})
+            all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
             if self.second.answered_from is not None:
-                all_of_it.append({"answered_from": self.second.answered_from})
+                all_of_it.append(AnswerIdentity(self.second.answered_from))
         return tuple(all_of_it) if self.calibration is None else (*all_of_it, self.calibration)
 
 

@@ -162,8 +162,8 @@ class Architecture:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.tumour = draw_tumour(case)
-        nest = self.tumour.nest_um * PX_PER_UM
         um = PX_PER_UM
+        nest = self.tumour.nest_um * um
         self._outline = self._noise(1, 600 * um, 4)
         self._nests = self._noise(2, nest, 3, 0.4)
         self._septa = self._noise(3, 0.8 * nest, 2, 0.4)
@@ -204,17 +204,14 @@ class Architecture:
 
     def fibre_angle_at(self, box: Box, x: Array, y: Array) -> Array:
         """Direction of the fibres at points inside `box`, in radians."""
-        slope_y, slope_x = (
-            np.asarray(slope, np.float32) for slope in np.gradient(self._across(coarse_grid(box)))
-        )
-        angle: Array = np.arctan2(sampled(box, slope_y, x, y), sampled(box, slope_x, x, y)) + np.pi / 2
-        return angle
+        slopes = np.gradient(self._across(coarse_grid(box)))
+        down, right = (sampled(box, np.asarray(slope, np.float32), x, y) for slope in slopes)
+        return np.asarray(np.arctan2(down, right) + np.pi / 2)
 
     def hotspot_at(self, box: Box, x: Array, y: Array) -> Array:
         """Factor on the mitotic rate at points inside `box`, of mean 1 over the slide's tumour."""
-        field = sampled(box, self._hotspots.over(coarse_grid(box), COARSE_STEP), x, y)
-        factor: Array = np.exp(self._hotspot_spread * field) / self._hotspot_mean
-        return factor
+        heat = np.exp(self._hotspot_spread * self._hotspots.at(box, x, y))
+        return np.asarray(heat / self._hotspot_mean)
 
     def _census(self) -> tuple[float, float]:
         """Sample the slide coarsely: what share of its tissue is tumour, and how hot that is on average."""
@@ -233,8 +230,7 @@ class Architecture:
 
     def lymphocytes_at(self, box: Box, x: Array, y: Array) -> Array:
         """Membership in a cluster of lymphocytes at points inside `box`."""
-        field = sampled(box, self._lymphocytes.over(coarse_grid(box), COARSE_STEP), x, y)
-        return field - float(ndtri(1 - self.tumour.lymphocyte_share))
+        return self._lymphocytes.at(box, x, y) - float(ndtri(1 - self.tumour.lymphocyte_share))
 
     def tissue_over(self, box: Box, step: float) -> Floats32:
         """About the distance from the tissue edge in 100 um, positive inside, every `step` pixels."""

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,16 @@ from metaphase.base.provenance import Ingredients
 from metaphase.base.tables import write_table
 from metaphase.simulation.architecture import Architecture
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases
-from metaphase.simulation.placement import ARTEFACTS, CHUNK_PX, LOOKALIKES, MITOSES, OBJECT, Kind, Placement
+from metaphase.simulation.placement import (
+    ARTEFACTS,
+    CHUNK_PX,
+    LOOKALIKES,
+    MITOSES,
+    OBJECT,
+    Kind,
+    Placement,
+    centres_of,
+)
 from metaphase.simulation.randomness import generator
 from metaphase.simulation.rendering import BLOCK_HEIGHT, BLOCK_WIDTH, Frame, case_renderer
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -71,17 +80,17 @@ def noted_objects(case: Case, chunk_row: int) -> npt.NDArray[Any]:
 
 def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
     """The table of the given objects."""
-    he = np.stack([objects["x"], objects["y"]], axis=1)
+    he = centres_of(objects)
     phh3 = case.displacement.he_to_phh3(he)
     inside = ((phh3 >= 0) & (phh3 < (case.width, case.height))).all(axis=1)
-    kinds = [Kind(int(kind)) for kind in objects["kind"]]
+    kinds = [Kind(kind) for kind in objects["kind"]]
     table = pd.DataFrame(
         {
             "case": case.name,
             "category": [_CATEGORIES[kind] for kind in kinds],
             "kind": [kind.name.lower() for kind in kinds],
             "atypical": objects["atypical"],
-            "phh3_positive": objects["positive"] | np.isin(objects["kind"], (Kind.PIGMENT,)),
+            "phh3_positive": objects["positive"] | (objects["kind"] == Kind.PIGMENT),
             "x_he": he[:, 0],
             "y_he": he[:, 1],
             "x_phh3": phh3[:, 0],
@@ -129,7 +138,7 @@ def rendering_processes(workers: int) -> Iterator[Executor | None]:
     if workers == 1:
         yield None
         return
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    before = {name: os.environ[name] for name in _THREAD_VARIABLES if name in os.environ}
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     try:
         with worker_processes(workers, _single_thread) as executor:
@@ -139,11 +148,9 @@ def rendering_processes(workers: int) -> Iterator[Executor | None]:
             "a rendering process died", next_step="check the memory, or run with workers = 1"
         ) from error
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in _THREAD_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _single_thread() -> None:
@@ -289,7 +296,7 @@ def _write_case(
             truth = truth_table(case, np.concatenate(list(noted)))
             truth.to_parquet(temporary / "truth.parquet", index=False)
             truth.to_csv(temporary / "truth.csv", index=False, lineterminator="\n")
-            displacement = json.dumps(case.displacement.to_json(), indent=1) + "\n"
+            displacement = json.dumps(asdict(case.displacement), indent=1) + "\n"
             (temporary / "displacement.json").write_text(displacement)
             field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
             np.savez_compressed(temporary / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)

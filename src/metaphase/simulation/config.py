@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -211,10 +211,6 @@ class Displacement:
         matrix = np.array([[cosine, -sine], [sine, cosine]])
         centre = np.array([self.centre_x, self.centre_y])
         return matrix, centre - matrix @ (centre + np.array([self.shift_x, self.shift_y]))
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything that evaluating the map needs, for a JSON file."""
-        return asdict(self)
 
     def sampled(self, width: int, height: int, step: int) -> Floats32:
         """PHH3 minus H&E coordinates (rows, columns, 2) at H&E points `step` pixels apart, from (0, 0) on."""

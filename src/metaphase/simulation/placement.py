@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import Box
+from metaphase.base.arrays import Box, Floats, Integers
 from metaphase.simulation.architecture import Architecture, Fields
 from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import Random, generator
@@ -82,6 +82,11 @@ OBJECT = np.dtype(list(zip(Thing._fields, _TYPES, strict=True)))
 """Things as rows of an array."""
 LARGEST_REACH_PX = 160
 """No object's picture reaches further from its centre."""
+
+
+def centres_of(objects: Array) -> Floats:
+    """Positions (n, 2) of objects."""
+    return np.stack([objects["x"], objects["y"]], axis=1)
 
 
 def reach_px(objects: Array) -> Array:
@@ -177,9 +182,7 @@ class Placement:
             [is_mitosis, is_brown, is_alike], [phases, Kind.BROWN_NUCLEUS, likes], cells["kind"]
         )
         cells["atypical"] = is_mitosis & (chance < config.atypical_share) & (phases != Kind.PROPHASE)
-        missed = (
-            config.missed_telophases
-        )  # late phases, and prophases that are still too early, stay unstained
+        missed = config.missed_telophases  # late phases, and prophases still too early, stay unstained
         stages = [phases == Kind.TELOPHASE, phases == Kind.ANAPHASE, phases == Kind.PROPHASE]
         unstained = np.select(stages, [missed, missed / 5, 0.25], 0.01)
         cells["positive"] = is_brown | (is_mitosis & (late >= unstained))
@@ -268,30 +271,31 @@ def _within(chunk: Box, position: Array) -> Array:
     return np.asarray(np.clip(position, 0, CHUNK_PX - 1e-3) + np.array([chunk.x, chunk.y]))
 
 
+def _pairs(position: Floats, reach: float) -> tuple[Integers, Integers, Floats, Floats]:
+    """Points within `reach` of each other: both numbers, the way between them, and how far it is."""
+    first, second = cKDTree(position).query_pairs(reach, output_type="ndarray").T
+    between = position[second] - position[first]
+    return first, second, between, np.hypot(between[:, 0], between[:, 1])
+
+
 def _smothered(cells: Array) -> Array:
     """Cells that would lie mostly on top of another one."""
-    position = np.stack([cells["x"], cells["y"]], axis=1)
     lost = np.zeros(len(cells), bool)
-    if len(cells) < 2:
-        return lost
-    pairs = cKDTree(position).query_pairs(2 * float(cells["radius"].max()), output_type="ndarray")
-    first, second = pairs[:, 0], pairs[:, 1]
-    between = position[second] - position[first]
-    near = np.hypot(between[:, 0], between[:, 1]) < 0.78 * (cells["radius"][first] + cells["radius"][second])
-    lost[second[near]] = True
+    if len(cells) >= 2:
+        first, second, _, distance = _pairs(centres_of(cells), 2 * float(cells["radius"].max()))
+        near = distance < 0.78 * (cells["radius"][first] + cells["radius"][second])
+        lost[second[near]] = True
     return lost
 
 
 def _spread_apart(cells: Array, chunk: Box, reach: float) -> None:
     """Push the cells of a chunk that are closer than twice `reach` away from each other, as crowding does."""
-    position = np.stack([cells["x"], cells["y"]], axis=1)
+    position = centres_of(cells)
     for _ in range(4):
-        pairs = cKDTree(position).query_pairs(2 * reach, output_type="ndarray")
-        first, second = pairs[:, 0], pairs[:, 1]
-        between = position[second] - position[first]
-        distance = np.maximum(np.hypot(between[:, 0], between[:, 1]), 1e-3)
+        first, second, between, distance = _pairs(position, 2 * reach)
+        distance = np.maximum(distance, 1e-3)
         push = (0.25 * np.clip(2 * reach - distance, 0, 12) / distance)[:, None] * between
         np.add.at(position, first, -push)
         np.add.at(position, second, push)
         position = _within(chunk, position - (chunk.x, chunk.y))
-    cells["x"], cells["y"] = position[:, 0], position[:, 1]
+    cells["x"], cells["y"] = position.T

@@ -100,6 +100,10 @@ class Noise:
         """Values at the pixel centres of `box`, computed coarsely and interpolated: for long wavelengths."""
         return interpolated(box, self.over(coarse_grid(box), COARSE_STEP))
 
+    def at(self, box: Box, x: Floats, y: Floats) -> Floats32:
+        """Values at points inside `box`, computed and interpolated alike."""
+        return sampled(box, self.over(coarse_grid(box), COARSE_STEP), x, y)
+
 
 @lru_cache(maxsize=2048)
 def _interpolation(start: int, count: int, step: float, spacing: float) -> tuple[Floats32, int]:

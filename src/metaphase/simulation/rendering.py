@@ -177,30 +177,22 @@ _BATCH_SPREAD = 0.07
 _BLACK = (0.58, 0.58, 0.57)
 
 
-def he_matrix(laboratory: VirtualLaboratory, batch_seed: int) -> Floats32:
+def he_matrix(lab: VirtualLaboratory, batch_seed: int) -> Floats32:
     """Optical density (4, 3) per unit of haematoxylin, eosin, brown (here only of pigment) and black.
 
     Within a laboratory each slide takes a little more or less of each stain, by its batch.
     """
-    batch = np.exp(generator(batch_seed).normal(0, _BATCH_SPREAD, 2))
-    rows = [
-        np.array(laboratory.haematoxylin) * laboratory.haematoxylin_gain * batch[0],
-        np.array(laboratory.eosin) * laboratory.eosin_gain * batch[1],
-        np.array(laboratory.dab),
-        np.array(_BLACK) * 2.2,
-    ]
-    return np.array(rows, np.float32)
+    first, second = np.exp(generator(batch_seed).normal(0, _BATCH_SPREAD, 2))
+    stains = np.array([lab.haematoxylin, lab.eosin, lab.dab, _BLACK])
+    gains = np.array([lab.haematoxylin_gain, lab.eosin_gain, 1, 2.2])
+    return np.asarray(stains * gains[:, None] * np.array([first, second, 1, 1])[:, None], np.float32)
 
 
-def phh3_matrix(laboratory: VirtualLaboratory) -> Floats32:
+def phh3_matrix(lab: VirtualLaboratory) -> Floats32:
     """Optical density (4, 3) of the restained slide: weak counterstain, grey ground, brown DAB."""
-    rows = [
-        np.array(laboratory.counterstain) * laboratory.counterstain_gain,
-        np.array(laboratory.ground) * laboratory.ground_gain,
-        np.array(laboratory.dab) * laboratory.dab_gain,
-        np.array(_BLACK) * 2.2,
-    ]
-    return np.array(rows, np.float32)
+    stains = np.array([lab.counterstain, lab.ground, lab.dab, _BLACK])
+    gains = np.array([lab.counterstain_gain, lab.ground_gain, lab.dab_gain, 2.2])
+    return np.asarray(stains * gains[:, None], np.float32)
 
 
 class Camera:

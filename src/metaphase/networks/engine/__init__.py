@@ -12,6 +12,6 @@ Who computes a network, where, and why (measured: docs/results.md, speed of the 
     layers.PatchNetwork       classifiers          anywhere, window by window
 
 The first is an engine by itself. The others give `engine.Engine` the logits of tiles
-(`arithmetic.PreparedNetwork`), in the fastest arithmetic that agrees with float32.
-`settings`, `streaming` and `onnx` work without torch.
+(`arithmetic.PreparedNetwork`), in the fastest arithmetic that agrees with float32. Both engines derive from
+`searching.TileEngine`. `settings`, `searching`, `streaming` and `onnx` work without torch.
 """
