@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import PositiveShare, settings
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import known_formats
@@ -17,11 +21,11 @@ from metaphase.networks.engine.settings import PeakConfig
 MIN_TILE_PX = 64
 
 
-@dataclass(frozen=True)
+@settings
 class DetectionConfig:
     """How slides are searched and counted; where nothing is given, the model's operating point applies."""
 
-    threshold: float | None = None
+    threshold: PositiveShare | None = None
     """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
     suppress_um: float | None = None
     """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
@@ -40,7 +44,7 @@ class DetectionConfig:
     """Search slides that look like immunohistochemistry too."""
     allow_damage: bool = False
     """Search slides of which parts cannot be decoded, without these parts."""
-    tile_px: int | None = None
+    tile_px: Annotated[int, Field(ge=MIN_TILE_PX)] | None = None
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
@@ -52,12 +56,6 @@ class DetectionConfig:
     """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 < self.threshold <= 1:
-            raise UsageError(
-                f"the threshold is {self.threshold:g}", next_step="give a probability above 0 and up to 1"
-            )
-        if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
-            raise UsageError(f"tiles have {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
             raise UsageError("--floor and --paper are both given", next_step="leave --floor out")
         unknown = [name for name in self.formats if name not in known_formats()]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import PositiveInt
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.base.errors import UsageError
+from metaphase.base.settings import settings
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.standardisation import write_picture
@@ -22,22 +23,18 @@ HEAD_PX = 22
 PATCH_PX = 128
 
 
-@dataclass(frozen=True)
+@settings
 class GalleryConfig:
     """What the gallery shows."""
 
     letters: str = "RSECHBG"
     """A column for each, in this order, and one for all of them."""
-    rows: int = 5
+    rows: PositiveInt = 5
     """Random versions of the patch in each column."""
     seed: int = 0
     """The same seed gives the same gallery."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Ranges of the random numbers."""
-
-    def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UsageError(f"a gallery of {self.rows} rows is empty", next_step="give at least 1")
 
 
 GALLERY = GalleryConfig()

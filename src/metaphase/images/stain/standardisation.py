@@ -23,12 +23,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from pydantic import TypeAdapter
+from pydantic import PositiveFloat, PositiveInt, TypeAdapter
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.settings import settings
 from metaphase.images.stain.deconvolution import (
     HE_RESIDUAL,
     StainMatrix,
@@ -196,22 +197,18 @@ class StainTransform:
 # ---- a fair sample of a slide's pixels ----
 
 
-@dataclass(frozen=True)
+@settings
 class SamplingConfig:
     """How much of a slide is looked at."""
 
-    fields: int = 40
+    fields: PositiveInt = 40
     """Fields read at random positions with tissue."""
-    field_px: int = 256
+    field_px: PositiveInt = 256
     """Side of a field."""
-    mpp: float = 0.5
+    mpp: PositiveFloat = 0.5
     """Resolution of the fields; nuclei must be seen, details need not."""
-    thumbnail_px: int = 1024
+    thumbnail_px: PositiveInt = 1024
     """Longest side of the overview in which tissue and glass are sought."""
-
-    def __post_init__(self) -> None:
-        if min(self.fields, self.field_px, self.thumbnail_px) < 1 or not self.mpp > 0:
-            raise UsageError(f"{self} would read nothing", next_step="give numbers above 0")
 
 
 SAMPLING = SamplingConfig()
