@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import inspect
 import itertools
 import json
 import textwrap
 import tomllib
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass as checked_dataclass
-from pydantic_core import PydanticCustomError
+from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
@@ -40,18 +47,17 @@ CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_bui
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def settings(kind: type[Settings]) -> type[Settings]:
     """A frozen dataclass whose fields are checked when it is made; what is wrong is a `UsageError`."""
-    made: Any = checked_dataclass(kind, frozen=True, config=CHECKED)
-    check = made.__init__
+    kind.__refuse_wrong__ = model_validator(mode="wrap")(classmethod(_refuse_wrong))  # type: ignore
+    return typing.cast("type[Settings]", checked_dataclass(kind, frozen=True, config=CHECKED))
 
-    @functools.wraps(check)
-    def __init__(self: Any, *values: Any, **named: Any) -> None:
-        try:
-            check(self, *values, **named)
-        except ValidationError as error:
-            _refuse(made, error)
 
-    made.__init__ = __init__
-    return typing.cast("type[Settings]", made)
+def _refuse_wrong(kind: type[Settings], values: Any, check: Callable[[Any], Settings]) -> Settings:
+    try:
+        return check(values)
+    except ValidationError as error:
+        if isinstance(values, ArgsKwargs):  # made by Python: what comes from a file has a longer name
+            _refuse(kind, error)
+        raise
 
 
 # ---- what a field may hold, beside pydantic's `PositiveInt` and the like ----
@@ -88,12 +94,17 @@ UNKNOWN = "unexpected_keyword_argument"
 # ---- reading them ----
 
 
-def read_settings(kind: type[Settings], path: str | Path | None, given: Mapping[str, Any] = {}) -> Settings:
+def read_settings(
+    kind: type[Settings],
+    path: str | Path | None,
+    given: Mapping[str, Any] = {},
+    spelled: Mapping[str, str] = {},
+) -> Settings:
     """The settings that a TOML file holds, or the defaults where there is none; `given` ones override it."""
     if path is None:
-        return settings_of(kind, given)
+        return settings_of(kind, given, spelled=spelled)
     with blamed(path):
-        return settings_of(kind, read_toml(path) | dict(given), base=Path(path).parent)
+        return settings_of(kind, read_toml(path) | dict(given), base=Path(path).parent, spelled=spelled)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -179,13 +190,15 @@ def _refuse(
         refuse_unknown([str(one[-1]) for one in alike], known, f"[{table}]" if table else "the file")
     if fault["type"] == "missing":
         raise UsageError(f"{name} is missing", next_step="add it")
-    said = fault["msg"].removeprefix("Input should be ").replace("a valid integer", "a whole number")
-    wanted = f"give {_range_text(_declared(kind, path)) or said.replace('valid ', '')}"
-    if fault["type"] == "value_error":
-        wanted = f"give {fault['msg'].removeprefix('Value error, ')}"
-    if fault["type"] == "dataclass_type":
-        wanted = f"write a table [{name}]"
-    raise UsageError(f"{name} is {fault['input']!r:.100}", next_step=wanted)
+    said = fault["msg"].removeprefix("Input should be ").replace("valid ", "")
+    said = said.replace("a integer", "a whole number").replace("an array", "a list")
+    wanted = {
+        "dataclass_type": f"write a table [{name}]",
+        "too_short": "name at least one",
+        "value_error": f"give {said.removeprefix('Value error, ')}",
+    }
+    step = wanted.get(fault["type"], f"give {_range_text(_declared(kind, path)) or said}")
+    raise UsageError(f"{name} is {fault['input']!r:.100}", next_step=step)
 
 
 def _named(path: Sequence[int | str], where: str) -> str:
@@ -215,7 +228,13 @@ def _declared(kind: Any, path: Sequence[int | str]) -> Any:
     return hint
 
 
-BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+BOUNDS = {
+    "gt": "above",
+    "ge": "of at least",
+    "lt": "below",
+    "le": "of at most",
+    "multiple_of": "a multiple of",
+}
 
 
 def _range_text(hint: Any) -> str:

@@ -96,19 +96,6 @@ Models = Annotated[
         "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
     ),
 ]
-Precision = Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")]
-Exhaustive = Annotated[
-    bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-]
-TilesAtOnce = Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")]
-Theta1 = Annotated[
-    float | None,
-    typer.Option(help="Counts up to this are grade 1; by default the operating point's, else 6."),
-]
-Theta2 = Annotated[
-    float | None,
-    typer.Option(help="Counts above this are grade 3; by default the operating point's, else 20."),
-]
 Site = Annotated[
     Path | None,
     typer.Option(

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from metaphase.base.errors import UsageError, sentence, several
 from metaphase.cli import console
+from metaphase.cli.options import given, takes
 
 if TYPE_CHECKING:
     from metaphase.analysis.run import SlideOutcome
@@ -20,56 +21,27 @@ if TYPE_CHECKING:
     from metaphase.counting.clinical import SlideCount
 
 
+@takes(
+    "analysis.config.DetectionConfig",
+    "threshold",
+    "any_stain",
+    "allow_damage",
+    "probability_map",
+    "paper",
+    formats="--format",
+)
+@takes("networks.engine.settings.EngineConfig", "device")
 def detect(
     output: console.Folder,
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
     manifest: console.Manifest = None,
     split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
     model: console.Models = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest probability that is listed and counted; by default the model's two thresholds."
-        ),
-    ] = None,
     mpp: console.Mpp = None,
     tissue: Annotated[
         str, typer.Option(help="A mask from `metaphase tissue`, or `whole` to search everything.")
     ] = "",
-    formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="Also write: {names of formats}; QuPath's GeoJSON is always there."),
-    ] = None,
-    probability_map: Annotated[
-        bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
-    ] = False,
-    theta1: console.Theta1 = None,
-    theta2: console.Theta2 = None,
-    suppress_um: Annotated[
-        float | None,
-        typer.Option(
-            help="Of two detections nearer than this, the weaker one is dropped; by default the model's own."
-        ),
-    ] = None,
-    smooth_um: Annotated[
-        float | None,
-        typer.Option(help="Average probabilities over this distance first; by default the model's own."),
-    ] = None,
-    floor: Annotated[
-        float | None,
-        typer.Option(help="Lowest probability that is kept in candidates.parquet; by default 0.1."),
-    ] = None,
     site: console.Site = None,
-    paper: console.Paper = False,
-    any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
-    allow_damage: Annotated[
-        bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
-    ] = False,
-    exhaustive: console.Exhaustive = False,
-    device: console.Device = None,
-    tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: console.TilesAtOnce = None,
-    precision: console.Precision = "auto",
     shard: console.Shard = "",
     workers: console.Workers = "",
     prune: Annotated[
@@ -108,22 +80,8 @@ def detect(
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
-    given, slides = slides, console.chosen_slides(slides)
-    config = DetectionConfig(
-        threshold=threshold,
-        suppress_um=suppress_um,
-        smooth_um=smooth_um,
-        theta1=theta1,
-        theta2=theta2,
-        floor=floor,
-        site=None if site is None else load_profile(site),
-        paper=paper,
-        any_stain=any_stain,
-        allow_damage=allow_damage,
-        tile_px=tile,
-        probability_map=probability_map,
-        formats=tuple(formats or ()),
-    )
+    named_so, slides = slides, console.chosen_slides(slides)
+    config = given(DetectionConfig, site=None if site is None else load_profile(site))
     if manifest is None:
         chosen = list(named_slides(slides, mpp=mpp, tissue=tissue).values())
     else:
@@ -133,7 +91,7 @@ def detect(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
     names = [one.name for one in chosen]
-    asked = asked_by(given, chosen) if manifest is None else {asker(manifest, split): names}
+    asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
@@ -141,13 +99,13 @@ def detect(
             console.warn(f"slides without resolution: {named(unknown)}")
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
-    engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
+    engine = given(EngineConfig)
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             console.explain(slide_states(slide, output / slide.name, ready, config), slide.name)
         return
-    gpus = gpu_count() if workers and device in (None, "cuda") else 0
+    gpus = gpu_count() if workers and engine.device in (None, "cuda") else 0
     with (
         dask_workers(workers, gpus=gpus) as pool,
         console.batch_bar(console.AREA, log_json=log_json) as watch,
@@ -207,7 +165,7 @@ def convert(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="Files or folders: {titles of formats}.",
+            help="Files or folders: {titles_of_formats}.",
             metavar="INPUT...",
         ),
     ],
@@ -216,7 +174,7 @@ def convert(
     ],
     to: Annotated[
         str | None,
-        typer.Option(help="{names of formats}; by default what the output's name says."),
+        typer.Option(help="{names_of_formats}; by default what the output's name says."),
     ] = None,
     mpp: console.Mpp = None,
     manifest: console.Manifest = None,
@@ -320,9 +278,10 @@ Thresholds = Annotated[
 Card = Annotated[
     Path | None, typer.Option(help="Model card whose operating point is used, whatever the tables state.")
 ]
-Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilities; 0 for none.")]
 
 
+@takes("counting.specimen.CountConfig", others=("draws", "confidence", "percentile", "seed"))
+@takes("analysis.config.DetectionConfig", others=("theta1", "theta2"))
 def score(
     detections: Files,
     output: Output = None,
@@ -333,19 +292,17 @@ def score(
     tissue: FindTissue = True,
     threshold: Thresholds = None,
     card: Card = None,
-    theta1: console.Theta1 = None,
-    theta2: console.Theta2 = None,
     site: console.Site = None,
-    draws: Draws = 1000,
     as_json: console.Json = False,
 ) -> None:
     """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
     from metaphase.analysis import scoring as jobs
+    from metaphase.analysis.config import DetectionConfig
     from metaphase.base.tables import write_table
     from metaphase.counting.specimen import CountConfig
 
-    config, failed = CountConfig(draws=draws), False
-    own_way = not threshold and (card, theta1, theta2) == (None, None, None)
+    config, asked, failed = given(CountConfig), given(DetectionConfig), False
+    own_way = not threshold and (card, asked.theta1, asked.theta2) == (None, None, None)
     as_stored = own_way and tissue and config == CountConfig()
     as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
     if stored := jobs.stored_results(detections) if as_stored else []:
@@ -353,7 +310,9 @@ def score(
         points = [point for number, point in enumerate(every) if point not in every[:number]]
         counts: list[tuple[str, SlideCount]] = [(one.name, one.record) for one in stored]
     else:
-        points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
+        points = jobs.count_points(
+            detections, card, threshold or (), theta1=asked.theta1, theta2=asked.theta2
+        )
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
         with console.batch_bar("slides") as watch:
             profile = jobs.site_beside(detections) if own_way else None

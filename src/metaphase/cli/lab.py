@@ -69,10 +69,6 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
 def init(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
-    root: Annotated[
-        Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="Name of the model; by default that of the folder.")] = "",
     table: Annotated[
         Path | None, typer.Option(help="CSV with slide or case, and patient, laboratory or both.")
     ] = None,
@@ -99,9 +95,8 @@ def init(
             return said
 
         begun = begin(
-            root or context.obj or Path(),
+            context.obj or Path(),
             folder,
-            name=name,
             table=table,
             start=start,
             ask=ask if sys.stdin.isatty() else None,
@@ -120,7 +115,6 @@ def init(
 @lab.command("next")
 def next_(
     context: typer.Context,
-    root: LabOption = None,
     device: console.Device = None,
     no_page: Annotated[
         bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
@@ -137,7 +131,7 @@ def next_(
     from metaphase.lab.parts import say_enough
     from metaphase.lab.running import alone, go_on
 
-    found = find_lab(root or context.obj, device)
+    found = find_lab(context.obj, device)
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):

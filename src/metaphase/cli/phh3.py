@@ -14,6 +14,7 @@ from rich.table import Table
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
+from metaphase.cli.options import given, takes
 from metaphase.cli.train import report_training, watcher
 from metaphase.cli.view import Port, announce
 
@@ -42,10 +43,7 @@ def candidates(
     output: console.Folder,
     config: console.Settings = None,
     force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
-    shard: console.Shard = "",
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
@@ -54,8 +52,8 @@ def candidates(
     from metaphase.labels.phh3.cohort import search_cohort
 
     settings = read_settings(BrownConfig, config)
-    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
-        batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, pool=pool)
+    with dask_workers(workers) as pool, console.batch_bar() as watch:
+        batch = search_cohort(manifest, output, settings, force=force, watch=watch, pool=pool)
     results = [
         {
             "case": case,
@@ -66,13 +64,12 @@ def candidates(
         }
         for case, one in batch.results.items()
     ]
-    for case, one in batch.results.items() if explained else ():
-        console.tell(f"{case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
     _report(results, as_json, ("case", "candidates", "picture"))
     raise typer.Exit(int(bool(batch.failures)))
 
 
 @phh3.command()
+@takes("labels.phh3.cases.DrawConfig", "count")
 def sample(
     manifest: console.NeededManifest,
     workspace: Annotated[
@@ -82,13 +79,9 @@ def sample(
     purpose: Annotated[
         str, typer.Option("--for", help="cnn1: of all candidates; cnn2: of those CNN1 keeps.")
     ] = "cnn1",
-    count: Annotated[int, typer.Option(help="Candidates to label.")] = 2000,
-    per_case: Annotated[bool, typer.Option("--per-case", help="Equally many from each case.")] = False,
-    active: Annotated[float, typer.Option(help="Share of items nearest to the network's threshold.")] = 0.0,
     exclude: Annotated[
         list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
 ) -> None:
     """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
     from metaphase.base.tables import named, read_manifest
@@ -101,7 +94,7 @@ def sample(
         workspace,
         output,
         cast(Literal["cnn1", "cnn2"], purpose),
-        DrawConfig(count, per_case, active, seed),
+        given(DrawConfig),
         exclude=exclude or (),
     )
     if drawn.skipped:
@@ -168,9 +161,7 @@ def classify(
     cnn1: console.Cnn1 = None,
     cnn2: console.Cnn2 = None,
     device: console.Device = None,
-    shard: console.Shard = "",
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
     as_json: console.Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped.
@@ -184,8 +175,8 @@ def classify(
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
-        batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, pool=pool)
+    with dask_workers(workers) as pool, console.batch_bar() as watch:
+        batch = classify_cohort(manifest, output, classifiers, watch=watch, pool=pool)
     results = [
         {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for case, one in batch.results.items()
@@ -225,10 +216,7 @@ def build(
         bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
     ] = False,
     device: console.Device = None,
-    shard: console.Shard = "",
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run it again to do what is missing.
@@ -244,15 +232,8 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with (
-        dask_workers(workers) as pool,
-        console.batch_bar("cases", log_json=log_json) as watch,
-    ):
-        built = build_cohort(
-            manifest, output, source, settings, points=points, shard=shard, watch=watch, pool=pool
-        )
-    for one in built.cases if explained else ():
-        console.tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
+    with dask_workers(workers) as pool, console.batch_bar("cases") as watch:
+        built = build_cohort(manifest, output, source, settings, points=points, watch=watch, pool=pool)
     _tell_built(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 
@@ -261,7 +242,6 @@ def build(
 def review(
     workspace: Workspace,
     port: Port = 8501,
-    case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
     most: Annotated[
         int | None, typer.Option(min=1, help="Only this many points, the least certain; by default all.")
     ] = None,
@@ -272,7 +252,7 @@ def review(
     """
     from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("point"))
+    serve_review(workspace, port=port, most=most, ready=announce("point"))
 
 
 @reference.command()
@@ -335,15 +315,11 @@ Shapes = Annotated[
 HeMpp = Annotated[
     float | None, typer.Option("--mpp", help="Micrometres per pixel, where the H&E file does not say.")
 ]
-Phh3Mpp = Annotated[
-    float | None, typer.Option("--phh3-mpp", help="The same for the PHH3 slide; by default that of --mpp.")
-]
 AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
 Accept = Annotated[
     bool,
     typer.Option("--accept-doubtful", help="Carry points and annotations over even if the pair is doubtful."),
 ]
-TilesSeed = Annotated[int, typer.Option(help="Seed of the random tiles.")]
 
 
 class DrawnOn(StrEnum):
@@ -364,11 +340,8 @@ def register(
     annotations: Shapes = None,
     drawn_on: Drawn = DrawnOn.phh3,
     mpp: HeMpp = None,
-    phh3_mpp: Phh3Mpp = None,
     any_stains: AnyStains = False,
     accept_doubtful: Accept = False,
-    seed: TilesSeed = 0,
-    why: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
@@ -381,13 +354,12 @@ def register(
     from metaphase.labels.registration.slides import register_slides
     from metaphase.slides.opening import sources_with
 
-    config = RegistrationConfig(seed=seed, any_stains=any_stains)
+    config = RegistrationConfig(any_stains=any_stains)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
-    (one,), (other,) = sources_with([he], mpp), sources_with([phh3], phh3_mpp or mpp)
-    summary, states = register_slides(
+    one, other = sources_with([he, phh3], mpp)
+    summary, _ = register_slides(
         one, other, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
-    console.explain(states, shown=why)
     if as_json:
         console.print_json(summary)
     else:

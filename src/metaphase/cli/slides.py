@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.settings import read_settings
 from metaphase.cli import console
+from metaphase.cli.options import given, takes
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
@@ -107,15 +107,9 @@ def tissue(
 # ---- `metaphase simulate`: paired H&E and PHH3 slides with exact truth ----
 
 
+@takes("simulation.config.SimulationConfig", "cases", "width", "height", "centres", "seed", others=())
 def simulate(
     output: console.Folder,
-    cases: Annotated[int | None, typer.Option(help="Cases, each an H&E and a PHH3 slide.")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of a slide in pixels of 0.25 um.")] = None,
-    height: Annotated[int | None, typer.Option(help="Height of a slide in pixels of 0.25 um.")] = None,
-    centres: Annotated[
-        int | None, typer.Option(help="Laboratories; the first trains, the others test.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same files.")] = None,
     config: console.Settings = None,
     as_json: console.Json = False,
 ) -> None:
@@ -123,9 +117,7 @@ def simulate(
     from metaphase.simulation.cohort import simulate_cohort
     from metaphase.simulation.config import SimulationConfig
 
-    given = {"cases": cases, "width": width, "height": height, "centres": centres, "seed": seed}
-    stated = {key: value for key, value in given.items() if value is not None}
-    settings = read_settings(SimulationConfig, config, **stated)
+    settings = given(SimulationConfig, config)
     with console.progress_bar(unit="Mpx") as bar:
         task = bar.add_task("preparing", total=1)
 
@@ -221,21 +213,20 @@ def deconvolve(
 
 
 @stain.command()
+@takes("images.stain.gallery.GalleryConfig", others=(), letters="--recipe")
 def augment(
     slide: console.Slide,
     output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write (.png or .jpg).")],
     at: Annotated[
         str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
     ] = None,
-    recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
     mpp: console.Mpp = None,
 ) -> None:
     """Write a gallery of augmented versions of one patch, like the paper's figure."""
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides.opening import sources_with
 
-    config = GalleryConfig(letters=recipe, seed=seed)
+    config = given(GalleryConfig)
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
         write_gallery(opened, output, (position[0], position[1]) if position else None, config)
@@ -259,7 +250,6 @@ def standardise(
         Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
     ] = None,
     mpp: console.Mpp = None,
-    seed: Annotated[int, typer.Option(help="Seed of the tissue sample.")] = 0,
 ) -> None:
     """Give a slide the colours of another laboratory."""
     from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
@@ -271,12 +261,12 @@ def standardise(
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
             chosen = StainTransform.load(transform)
         else:
-            chosen = fit_slide(opened, _template(template, seed), seed=seed)
+            chosen = fit_slide(opened, _template(template))
         standardise_slide(opened, chosen, output)
     console.say(str(output))
 
 
-def _template(path: Path | None, seed: int) -> Template | None:
+def _template(path: Path | None) -> Template | None:
     from metaphase.images.stain.standardisation import Template, template_of_slide
     from metaphase.slides.opening import open_slide
 
@@ -285,7 +275,7 @@ def _template(path: Path | None, seed: int) -> Template | None:
     if path.suffix == ".json":
         return Template.load(path)
     with open_slide(path) as reference:
-        return template_of_slide(reference, seed=seed)
+        return template_of_slide(reference)
 
 
 def _numbers(text: str, count: int, option: str, form: str) -> list[float]:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from metaphase.cli import console
+from metaphase.cli.options import given, takes
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
@@ -91,12 +92,10 @@ def model_package(
         Path, typer.Argument(help="A .safetensors file, or a bundled model by name.", metavar="MODEL")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Model to write.")],
-    name: Annotated[str, typer.Option(help="Its name in the card; else that of the file.")] = "",
     card: Annotated[
         Path | None,
         typer.Option(help="TOML or JSON file with data, known_failures, intended_use ...: docs/model.md."),
     ] = None,
-    half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
     as_json: console.Json = False,
 ) -> None:
     """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
@@ -104,7 +103,7 @@ def model_package(
     from metaphase.networks.checkpoints import package_model
 
     additions = None if card is None else read_additions(card)
-    written = package_model(file, output, name=name, additions=additions, half=half)
+    written = package_model(file, output, additions=additions)
     if as_json:
         console.print_json(written.model_dump(mode="json"))
         return
@@ -170,16 +169,13 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
 AREAS_MM2 = (5.0, 50.0, 200.0)
 
 
+@takes("networks.engine.settings.EngineConfig", "device")
 def bench(
     slide: Annotated[
         Path | None, typer.Argument(help="Measure on this slide; by default on simulated JPEG tiles.")
     ] = None,
     model: console.Models = None,
-    device: console.Device = None,
     mpp: console.Mpp = None,
-    precision: console.Precision = "auto",
-    exhaustive: console.Exhaustive = False,
-    batch: console.TilesAtOnce = None,
     as_json: console.Json = False,
 ) -> None:
     """Measure decoding, detector and both together, and say how long a slide will take."""
@@ -188,8 +184,7 @@ def bench(
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
-    config = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
-    ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
+    ready = ReadyDetector(load_detector(model or ()), given(EngineConfig), may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
     with console.progress_bar() as bar:
         task = bar.add_task("starting", total=1)

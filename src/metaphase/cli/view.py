@@ -13,6 +13,7 @@ from rich.table import Table
 
 from metaphase.base.errors import several
 from metaphase.cli import console
+from metaphase.cli.options import given, takes
 
 if TYPE_CHECKING:
     from metaphase.counting.sites import SiteProfile
@@ -143,25 +144,21 @@ Calibrated = Annotated[
 
 
 @calibrate.command()
+@takes("counting.sites.SampleConfig", "answers")
 def draw(
     results: Annotated[
         list[Path],
         typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
     ],
     output: console.Folder,
-    answers: Annotated[int, typer.Option(help="Pictures to ask about, squares included.")] = 100,
-    squares: Annotated[
-        int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
-    ] = 20,
-    square_um: Annotated[float, typer.Option(help="Side of the squares.")] = 256.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same sample.")] = 0,
 ) -> None:
     """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
     from metaphase.counting.sites import SampleConfig
     from metaphase.learn.calibration import DETECTIONS, SQUARES, draw_sample
 
-    drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
-    often = f" ({squares} draws, some of the same square)" if drawn.squares < squares else ""
+    config = given(SampleConfig)
+    drawn = draw_sample(results, output, config)
+    often = f" ({config.squares} draws, some of the same square)" if drawn.squares < config.squares else ""
     projects = [DETECTIONS, SQUARES] if drawn.squares else [DETECTIONS]
     lines = [
         f"slides: {drawn.slides}, detections: {drawn.detections}, squares: {drawn.squares}{often}. Answer:",
@@ -173,21 +170,13 @@ def draw(
 
 
 @calibrate.command()
+@takes("counting.populations.ReviewerError")
 def fit(
     calibration: Calibrated,
     output: Annotated[Path, typer.Option("-o", "--output", help="The laboratory's profile to write, JSON.")],
-    name: Annotated[
-        str, typer.Option(help="What to call the laboratory; by default the folder's name.")
-    ] = "",
     answers: Annotated[
         Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
     ] = None,
-    missed: Annotated[
-        float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
-    ] = 0.0,
-    false_alarms: Annotated[
-        float, typer.Option(help="Share of other objects that they are known to call a mitosis.")
-    ] = 0.0,
     as_json: console.Json = False,
 ) -> None:
     """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
@@ -195,7 +184,7 @@ def fit(
     from metaphase.counting.sites import save_profile
     from metaphase.learn.calibration import fit_profile
 
-    profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
+    profile = fit_profile(calibration, answers=answers, reviewer=given(ReviewerError))
     save_profile(output, profile)
     if as_json:
         console.print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))

@@ -66,9 +66,9 @@ class SampleConfig:
     """How many are asked about."""
 
     answers: int = 100
-    """Detections and squares together."""
+    """Pictures to ask about, squares included."""
     squares: NonNegativeInt = 20
-    """Of them, squares of tissue."""
+    """Of them, squares of tissue in which mitoses are counted."""
     square_um: Annotated[float, Field(ge=64, le=1000)] = 256.0
     """Side of a square."""
     seed: int = 0

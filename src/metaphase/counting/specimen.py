@@ -76,7 +76,7 @@ class CountConfig:
     """False positives that the model is known to make from this threshold on."""
 
     draws: Annotated[int, Field(ge=0, le=MOST_DRAWS)] = 1000
-    """Draws of the bootstrap; 0 leaves the uncertainty out."""
+    """Draws behind interval and probabilities; 0 for none."""
 
     threshold_spread: NonNegativeFloat = 0.5
     """Each draw moves the threshold by up to so much in log-odds: 0.5 around 0.8 is from 0.71 to 0.87."""

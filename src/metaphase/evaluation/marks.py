@@ -43,7 +43,7 @@ class MatchingConfig:
     """`greedy`: most probable first, nearest free truth. `optimal`: as many matches as possible."""
 
     threshold: Share | None = None
-    """Detections at or above this probability count; None counts them all."""
+    """Lowest probability that counts."""
 
     border_um: Annotated[float, Field(ge=0, le=FARTHEST_UM)] = 0.0
     """Width of a margin along the image border in which neither truths nor detections count."""
@@ -52,7 +52,7 @@ class MatchingConfig:
     """Radius around a point labelled `ignore` in which nothing counts, unless its row states `radius_um`."""
 
     missing_as_empty: bool = False
-    """Take slides without predictions as slides in which nothing was found, and not as an error."""
+    """Slides without predictions have no detections."""
 
 
 # ---- positions where neither truth nor detections count ----

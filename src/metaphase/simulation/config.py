@@ -275,12 +275,15 @@ class SimulationConfig:
     """Settings of a simulated cohort."""
 
     cases: Annotated[int, Field(ge=1, le=100_000)] = 2
+    """Cases, each an H&E and a PHH3 slide."""
     width: Side = 4096
-    """Level-0 width of both slides of a case, in pixels of 0.25 um."""
+    """Width of a slide in pixels of 0.25 um."""
     height: Side = 4096
+    """Height of a slide in pixels of 0.25 um."""
     centres: Annotated[int, Field(ge=1, le=len(LABORATORIES))] = 2
-    """How many laboratories; the first is for training, the others only for testing."""
+    """Laboratories; the first trains, the others test."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 1
+    """The same seed gives the same files."""
     training_share: Share = 0.5
     """Share of the cases that the first laboratory handles when there are several."""
     mitoses_per_mm2: Annotated[tuple[Rate, Rate], IN_ORDER] = (4.0, 100.0)

@@ -28,7 +28,7 @@ class GalleryConfig:
     """What the gallery shows."""
 
     letters: str = "RSECHBG"
-    """A column for each, in this order, and one for all of them."""
+    """Letters, one column each: R S E C H B G."""
     rows: PositiveInt = 5
     """Random versions of the patch in each column."""
     seed: int = 0

@@ -296,7 +296,7 @@ class DrawConfig:
     """How many candidates to draw, and how."""
 
     count: PositiveInt = 2000
-    """Candidates to draw; all of them where there are fewer."""
+    """Candidates to label; all of them where there are fewer."""
     per_case: bool = False
     """Draw equally many from each case, as far as it has them; otherwise all candidates have equal odds, as
     in the paper."""

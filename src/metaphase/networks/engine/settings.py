@@ -28,13 +28,13 @@ class EngineConfig:
     """How networks are computed; the defaults suit the machine at hand."""
 
     device: str | None = field(default=None, metadata=decides())
-    """`cpu`, `cuda`, `cuda:1` or `mps`; None is an NVIDIA GPU where there is one."""
+    """cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."""
     precision: Precision = "auto"
     """`auto`: on a GPU numbers of 16 bits where probabilities stay within about 0.01 of float32, on a CPU a
     search in 8 bits, and float32 where an answer is near a threshold; `fast`: also within 0.1 on a GPU;
     `float32`: all arithmetic in float32."""
     exhaustive: bool = False
-    """Whether a model's re-check sees every position, and not only those that the first points to."""
+    """The second network sees all tissue, too: slow, for checks."""
     batch: PositiveInt | None = field(default=None, metadata=decides())
     """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
     workers: PositiveInt | None = field(default=None, metadata=decides())
@@ -67,7 +67,7 @@ def not_finite() -> ModelError:
     """A network gave NaN or infinity."""
     return ModelError(
         "the network gives NaN or infinite probabilities",
-        next_step="try --precision float32; if that fails too, train or fetch the model again",
+        next_step="try --set precision=float32; if that fails too, train or fetch the model again",
     )
 
 
