@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
 import textwrap
 import tomllib
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -28,11 +29,10 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
-    model_validator,
 )
 from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass as checked_dataclass
-from pydantic_core import ArgsKwargs, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
@@ -41,23 +41,24 @@ from metaphase.base.foreign import parsing, read_bytes
 Settings = TypeVar("Settings")
 MOST_DOTS = 1000
 """More of them in a line are no settings, and would keep the parser busy for hours."""
-CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def settings(kind: type[Settings]) -> type[Settings]:
     """A frozen dataclass whose fields are checked when it is made; what is wrong is a `UsageError`."""
-    kind.__refuse_wrong__ = model_validator(mode="wrap")(classmethod(_refuse_wrong))  # type: ignore
-    return typing.cast("type[Settings]", checked_dataclass(kind, frozen=True, config=CHECKED))
+    made: Any = checked_dataclass(kind, frozen=True, config=CHECKED)
+    check = made.__init__
 
+    @functools.wraps(check)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:
+        try:
+            check(self, *values, **named)
+        except ValidationError as error:
+            _refuse(made, error)
 
-def _refuse_wrong(kind: type[Settings], values: Any, check: Callable[[Any], Settings]) -> Settings:
-    try:
-        return check(values)
-    except ValidationError as error:
-        if isinstance(values, ArgsKwargs):  # made by Python: what comes from a file has a longer name
-            _refuse(kind, error)
-        raise
+    made.__init__ = __init__
+    return typing.cast("type[Settings]", made)
 
 
 # ---- what a field may hold, beside pydantic's `PositiveInt` and the like ----
@@ -195,6 +196,7 @@ def _refuse(
     wanted = {
         "dataclass_type": f"write a table [{name}]",
         "too_short": "name at least one",
+        "finite_number": "give a finite number",
         "value_error": f"give {said.removeprefix('Value error, ')}",
     }
     step = wanted.get(fault["type"], f"give {_range_text(_declared(kind, path)) or said}")
