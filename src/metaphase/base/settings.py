@@ -192,7 +192,7 @@ def _refuse(
     if fault["type"] == "missing":
         raise UsageError(f"{name} is missing", next_step="add it")
     said = fault["msg"].removeprefix("Input should be ").replace("valid ", "")
-    said = said.replace("a integer", "a whole number").replace("an array", "a list")
+    said = said.replace("a integer", "a whole number").replace("a array", "a list")
     wanted = {
         "dataclass_type": f"write a table [{name}]",
         "too_short": "name at least one",

@@ -204,7 +204,18 @@ def on_table(random: Random, file: str, judge: Judge = right) -> Attempt:
         ("convert", file, "-o", "out.sqlite", "--mpp", "0.25"),
         ("score", file, "--mpp", "0.25", "--area", "5", "--set", "draws=10"),
         ("score", file, "--mpp", "0.25", "--set", "draws=0", "-o", "out.csv"),
-        ("evaluate", "mitoses", "--truth", file, "--predictions", file, "--mpp", "0.25", "--set", "samples=0"),
+        (
+            "evaluate",
+            "mitoses",
+            "--truth",
+            file,
+            "--predictions",
+            file,
+            "--mpp",
+            "0.25",
+            "--set",
+            "samples=0",
+        ),
     )
     return Attempt(any_of(random, *commands), judge)
 
