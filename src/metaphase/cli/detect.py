@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import UsageError, sentence, several
@@ -72,7 +71,6 @@ def detect(
     from metaphase.analysis.config import DetectionConfig
     from metaphase.analysis.run import detect_cohort, slide_states
     from metaphase.base.sharing.batch import shard_of
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
@@ -106,19 +104,12 @@ def detect(
             console.explain(slide_states(slide, output / slide.name, ready, config), slide.name)
         return
     gpus = gpu_count() if workers and engine.device in (None, "cuda") else 0
-    with (
-        dask_workers(workers, gpus=gpus) as pool,
-        console.batch_bar(console.AREA, log_json=log_json) as watch,
-    ):
+    with console.cohort_work(workers, console.AREA, log_json=log_json, gpus=gpus) as (watch, pool):
         done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool, asked=asked, prune=prune)
     for name, outcome in done.results.items():
         console.explain(outcome.states, name, shown=explained)
     outcomes = list(done.results.values())
-    if as_json:
-        console.print_json(_plain(done, ready.detector.card))
-    else:
-        for line in _end(outcomes, len(done.failures), output):
-            console.say(line)
+    console.answer(as_json, _plain(done, ready.detector.card), *_end(outcomes, len(done.failures), output))
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 
@@ -206,13 +197,11 @@ def convert(
     )
     console.warn(*done.warnings)
     points, slides = len(done.detections.table), len(done.detections.slides)
-    if as_json:
-        warnings = [warning.to_dict() for warning in done.warnings]
-        files = [str(file) for file in done.files]
-        console.print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
-    else:
-        where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        console.say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
+    warnings = [warning.to_dict() for warning in done.warnings]
+    files = [str(file) for file in done.files]
+    where = files[0] if len(files) == 1 else f"{len(files)} files in {output}"
+    plain = {"points": points, "slides": slides, "files": files, "warnings": warnings}
+    console.answer(as_json, plain, f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
@@ -233,13 +222,11 @@ def import_data(
 
     result = import_dataset(name, folder, output, mpp=mpp)
     console.warn(*result.warnings)
-    if as_json:
-        files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-        warnings = [warning.to_dict() for warning in result.warnings]
-        console.print_json({**files, "labels": result.labels, "warnings": warnings})
-    else:
-        counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-        console.say(f"{result.truth_path}: {counts}")
+    plain = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
+    warnings = [warning.to_dict() for warning in result.warnings]
+    counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
+    plain |= {"labels": result.labels, "warnings": warnings}
+    console.answer(as_json, plain, f"{result.truth_path}: {counts}")
 
 
 @data.command("list")
@@ -247,10 +234,8 @@ def list_data() -> None:
     """List the data sets that can be read, and the files each is expected to have."""
     from metaphase.evaluation.datasets import ADAPTERS
 
-    table = Table("name", "files", box=None)
-    for name, (layout, _) in ADAPTERS.items():
-        table.add_row(name, escape(layout))
-    console.stdout.print(table)
+    rows = [(name, layout) for name, (layout, _) in ADAPTERS.items()]
+    console.stdout.print(console.rows_table(("name", "files"), rows))
 
 
 # ---- `metaphase score`: from detections to the mitotic count and grade ----
@@ -338,15 +323,9 @@ def _counts_table(counts: Sequence[tuple[str, SlideCount]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one.config.threshold for _, one in counts}) > 1
     columns = ("counted", *console.COUNT_COLUMNS, "hotspot", "at x, y")
-    table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
+    rows = []
     for name, one in counts:
-        circle = one.hotspot
-        table.add_row(
-            escape(name),
-            *([f"{one.config.threshold:g}"] if several else []),
-            str(one.counted),
-            *console.count_cells(one),
-            str(one.maximum),
-            f"{circle.x:.0f}, {circle.y:.0f}" if one.maximum else "-",
-        )
-    return table
+        threshold = [f"{one.config.threshold:g}"] if several else []
+        where = f"{one.hotspot.x:.0f}, {one.hotspot.y:.0f}" if one.maximum else "-"
+        rows.append([name, *threshold, one.counted, *console.count_cells(one), one.maximum, where])
+    return console.rows_table(["slide", *(["threshold"] if several else []), *columns], rows)

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.cli import console
 from metaphase.cli.options import given, takes
@@ -185,11 +183,11 @@ def _show(
     if as_json:
         console.print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
         return
-    shown = Table("", *(str(group) for group in table["group"]), box=None)
-    for name in table.columns.drop(["by", "group"]):
-        cells = (f"{one:.3f}" if isinstance(one, float) else escape(str(one)) for one in table[name])
-        shown.add_row(str(name), *cells)
-    console.stdout.print(shown)
+    rows = [
+        [name, *(f"{one:.3f}" if isinstance(one, float) else one for one in table[name])]
+        for name in table.columns.drop(["by", "group"])
+    ]
+    console.stdout.print(console.rows_table(("", *map(str, table["group"])), rows))
     if point:
         console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
     if output is not None:
@@ -257,14 +255,15 @@ def read(
     from metaphase.evaluation.observers import read_observers
 
     results = read_observers(key, answers, recall=recall)
-    if as_json:
-        console.print_json([asdict(result) for result in results])
-        return
-    table = Table("observer", "confirmed", "precision", "95 %", "F1", box=None)
-    for result in results:
-        share, precision = f"{result.confirmed} of {result.judged}", result.precision
-        interval = f"{precision.low:.3f} to {precision.high:.3f}"
-        table.add_row(
-            result.observer, share, f"{precision.value:.3f}", interval, f"{result.alternative_f1:.3f}"
+    rows = [
+        (
+            one.observer,
+            f"{one.confirmed} of {one.judged}",
+            f"{one.precision.value:.3f}",
+            f"{one.precision.low:.3f} to {one.precision.high:.3f}",
+            f"{one.alternative_f1:.3f}",
         )
-    console.stdout.print(table)
+        for one in results
+    ]
+    table = console.rows_table(("observer", "confirmed", "precision", "95 %", "F1"), rows)
+    console.answer(as_json, [asdict(one) for one in results], table)

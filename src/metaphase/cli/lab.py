@@ -82,11 +82,8 @@ def init(
     """
     from metaphase.lab.running import begin
 
-    with console.step_bar() as bar:
-        task = bar.add_task("looking for slides", total=1)
-
-        def report(what: str, done: float, total: float) -> None:
-            bar.update(task, description=escape(what), completed=done, total=total)
+    bar = console.step_bar()
+    with console.reporting(bar, "looking for slides") as report:
 
         def ask(question: str) -> bool:
             bar.stop()

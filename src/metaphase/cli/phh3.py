@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
@@ -47,12 +45,11 @@ def candidates(
     as_json: console.Json = False,
 ) -> None:
     """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.labels.phh3.candidates import BrownConfig
     from metaphase.labels.phh3.cohort import search_cohort
 
     settings = read_settings(BrownConfig, config)
-    with dask_workers(workers) as pool, console.batch_bar() as watch:
+    with console.cohort_work(workers) as (watch, pool):
         batch = search_cohort(manifest, output, settings, force=force, watch=watch, pool=pool)
     results = [
         {
@@ -168,14 +165,13 @@ def classify(
 
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
     """
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.labels.phh3.cohort import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with dask_workers(workers) as pool, console.batch_bar() as watch:
+    with console.cohort_work(workers) as (watch, pool):
         batch = classify_cohort(manifest, output, classifiers, watch=watch, pool=pool)
     results = [
         {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
@@ -186,14 +182,8 @@ def classify(
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
-    if as_json:
-        console.print_json(results)
-        return
-    table = Table(*columns, box=None)
-    for row in results:
-        table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
-    if results:
-        console.stdout.print(table)
+    rows = [[row.get(name, "") for name in columns] for row in results]
+    console.answer(as_json, results, *([console.rows_table(columns, rows)] if rows else []))
 
 
 reference = typer.Typer(help="Mitoses of PHH3 slides as labels for H&E slides.", no_args_is_help=True)
@@ -224,7 +214,6 @@ def build(
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
     """
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.labels.building import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
@@ -232,7 +221,7 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with dask_workers(workers) as pool, console.batch_bar("cases") as watch:
+    with console.cohort_work(workers, "cases") as (watch, pool):
         built = build_cohort(manifest, output, source, settings, points=points, watch=watch, pool=pool)
     _tell_built(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
@@ -270,26 +259,23 @@ def apply(
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)
     done = built.review
-    facts = {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale}
-    if as_json:
-        console.print_json(
-            {**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())}
-        )
-        return
+    points, accepted = len(done.table), int(done.table["accepted"].sum())
     if done.stale:
         console.warn(f"{done.stale} decisions are about points that have gone or moved: review again")
-    accepted = f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
-    console.say(f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted}")
+    console.answer(
+        as_json,
+        {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale, "points": points}
+        | {"accepted": accepted},
+        f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted} of {points} accepted",
+    )
 
 
 def _tell_built(built: Built, output: Path, as_json: bool) -> None:
     if as_json:
         console.print_json([asdict(one) for one in built.cases])
         return
-    table = Table("case", "status", "points", "accepted", "why", box=None)
-    for one in built.cases:
-        table.add_row(escape(one.case), one.status, str(one.points), str(one.accepted), escape(one.reason))
-    console.stdout.print(table)
+    rows = [(one.case, one.status, one.points, one.accepted, one.reason) for one in built.cases]
+    console.stdout.print(console.rows_table(("case", "status", "points", "accepted", "why"), rows))
     for one in built.failures:
         console.complain(f"{one.case} ({one.status}): {one.reason}")
     causes = built.table["cause"][built.table["cause"] != ""].value_counts()

@@ -201,10 +201,7 @@ def experiments(
         return
     console.stdout.print(stage_table(states, explained=status))
     for headings, rows in (brief_cells(summary), contribution_cells(summary)):
-        table = console.plain_table(*headings)
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.stdout.print(table)
+        console.stdout.print(console.rows_table(headings, rows))
     for warning in summary.warnings:
         console.say(f"warning: {warning}")
     console.say(f"results {job.results}")
@@ -221,10 +218,8 @@ configs = typer.Typer(
 @configs.command("list")
 def list_configs() -> None:
     """List them, with what each is for."""
-    table = console.plain_table()
-    for name, path in config_files().items():
-        table.add_row(name, escape(config_line(path)))
-    console.stdout.print(table)
+    rows = [(name, config_line(path)) for name, path in config_files().items()]
+    console.stdout.print(console.rows_table((), rows))
 
 
 @configs.command()

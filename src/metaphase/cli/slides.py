@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.cli import console
@@ -44,10 +42,7 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
         console.print_json(plain if several else plain[0])
         raise typer.Exit(int(failed))
     for report in reports:
-        table = console.plain_table()
-        for name, value in _rows(report):
-            table.add_row(f"[dim]{name}[/]", escape(value))
-        console.stdout.print(table)
+        console.stdout.print(console.facts_table(_rows(report)))
     console.warn_once((one.slide.name, warning) for one in reports for warning in one.warnings)
     raise typer.Exit(int(failed))
 
@@ -93,14 +88,12 @@ def tissue(
         }
         for one in batch.results.values()
     ]
-    if as_json:
-        console.print_json(results)
-    elif results:
-        table = Table("slide", "tissue mm2", "of the scan", "picture", box=None)
-        for row in results:
-            area, fraction = f"{row['area_mm2']:.2f}", f"{row['fraction']:.0%}"
-            table.add_row(escape(Path(row["slide"]).name), area, fraction, escape(row["files"][-1]))
-        console.stdout.print(table)
+    rows = [
+        (one.slide.name, f"{one.area_mm2:.2f}", f"{one.fraction:.0%}", one.files[-1])
+        for one in batch.results.values()
+    ]
+    table = console.rows_table(("slide", "tissue mm2", "of the scan", "picture"), rows)
+    console.answer(as_json, results, *([table] if rows else []))
     raise typer.Exit(int(bool(batch.failures)))
 
 
@@ -125,10 +118,8 @@ def simulate(
             bar.update(task, description=what, completed=done / 1e6, total=total / 1e6)
 
         manifest = simulate_cohort(output, settings, progress=show)
-    if as_json:
-        console.print_json(manifest.to_dict(orient="records"))
-    else:
-        console.say(f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}")
+    line = f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}"
+    console.answer(as_json, manifest.to_dict(orient="records"), line)
 
 
 # ---- `metaphase archive`: slides and results at a DICOMweb server ----
@@ -154,13 +145,8 @@ def find(
     from metaphase.slides.archive import find_slides
 
     found = find_slides(url, output, patient=patient, study=study)
-    if as_json:
-        console.print_json([{"file": str(path), **asdict(remote)} for path, remote in found])
-        return
-    for path, _ in found:
-        console.say(path)
-    if not found:
-        console.say("it has no matching slides")
+    plain = [{"file": str(path), **asdict(remote)} for path, remote in found]
+    console.answer(as_json, plain, *([path for path, _ in found] or ["it has no matching slides"]))
 
 
 @archive.command()
@@ -175,11 +161,7 @@ def store(
     from metaphase.slides.archive import store_results
 
     stored = store_results(url, results)
-    if as_json:
-        console.print_json([str(path) for path in stored])
-        return
-    for path in stored:
-        console.say(path)
+    console.answer(as_json, list(map(str, stored)), *stored)
 
 
 stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import Progress
 
 from metaphase.cli import console
@@ -55,10 +54,8 @@ def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
 
 def report_training(result: TrainingResult, as_json: bool) -> None:
     """What a training made."""
-    if as_json:
-        console.print_json({"model": str(result.model), "f1": result.best, "history": result.history})
-    else:
-        console.say(f"best validation F1 {result.best:.3f}, model {result.model}")
+    plain = {"model": str(result.model), "f1": result.best, "history": result.history}
+    console.answer(as_json, plain, f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -77,13 +74,8 @@ def model_info(
     from metaphase.networks.checkpoints import load_model
 
     network, card = load_model(named_model(file))
-    if as_json:
-        console.print_json(card.model_dump(mode="json"))
-        return
-    table = console.plain_table()
-    for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
-        table.add_row(f"[dim]{name}[/]", escape(value))
-    console.stdout.print(table)
+    facts = [*_facts(card), ("parameters", f"{parameter_count(network):,}")]
+    console.answer(as_json, card.model_dump(mode="json"), console.facts_table(facts))
 
 
 @model.command("package")
@@ -104,11 +96,7 @@ def model_package(
 
     additions = None if card is None else read_additions(card)
     written = package_model(file, output, additions=additions)
-    if as_json:
-        console.print_json(written.model_dump(mode="json"))
-        return
-    path = output.with_suffix(".safetensors")
-    console.say(f"{written.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
+    _show_written(as_json, written, output.with_suffix(".safetensors"))
 
 
 @model.command("export")
@@ -126,11 +114,12 @@ def model_export(
     from metaphase.networks.exporting import export_model
 
     card = export_model(file, output)
-    if as_json:
-        console.print_json(card.model_dump(mode="json"))
-        return
-    path = output.with_suffix(".onnx")
-    console.say(f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
+    _show_written(as_json, card, output.with_suffix(".onnx"))
+
+
+def _show_written(as_json: bool, card: ModelCard, path: Path) -> None:
+    line = f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB"
+    console.answer(as_json, card.model_dump(mode="json"), line)
 
 
 def _point(point: OperatingPoint) -> str:
@@ -186,32 +175,24 @@ def bench(
 
     ready = ReadyDetector(load_detector(model or ()), given(EngineConfig), may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
-    with console.progress_bar() as bar:
-        task = bar.add_task("starting", total=1)
-
-        def report(what: str, done: float, total: float) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
+    with console.reporting() as report:
         rates = measure_rates(ready, source, report=report)
     minutes = {f"{area:g}": rates.minutes(area) for area in AREAS_MM2}
-    if as_json:
-        facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
-        console.print_json(asdict(rates) | facts | {"minutes": minutes})
-        return
-    table = console.plain_table("", "mm2/s", "s/mm2", right=("mm2/s", "s/mm2"))
+    facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
     steps = {
         "decoding": rates.decode_mm2_per_s,
         "detector": rates.detector_mm2_per_s,
         "both together": rates.whole_mm2_per_s,
     }
-    for name, rate in steps.items():
-        table.add_row(name, f"{rate:.3g}", f"{1 / rate:.3g}")
-    console.say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
-    console.stdout.print(table)
-    console.say(
-        f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed."
-    )
-    for area, value in minutes.items():
-        console.say(
+    rows = [(name, f"{rate:.3g}", f"{1 / rate:.3g}") for name, rate in steps.items()]
+    console.answer(
+        as_json,
+        asdict(rates) | facts | {"minutes": minutes},
+        f"{ready.detector.name} on {rates.device}, {rates.arithmetic}",
+        console.rows_table(("", "mm2/s", "s/mm2"), rows),
+        f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.",
+        *(
             f"{area} mm2 of tissue: " + (f"{60 * value:.0f} s" if value < 2 else f"{value:.0f} minutes")
-        )
+            for area, value in minutes.items()
+        ),
+    )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import several
@@ -122,16 +121,15 @@ def import_(project: ProjectFolder, file: AnswersFile) -> None:
 
 
 def _table(merged: Merged) -> Table:
-    table = Table("observer", "answers", "median s", "minutes", "changed", "kappa with others", box=None)
+    rows = []
     for row in merged.observers.to_dict("records"):
         pairs = merged.pairs
         own = pairs["kappa"][(pairs["observer"] == row["observer"]) | (pairs["other"] == row["observer"])]
         span = f"{own.min():.2f} to {own.max():.2f}" if own.notna().any() else "-"
-        table.add_row(
-            escape(str(row["observer"])), str(row["answers"]), f"{row['seconds']:.1f}",
-            f"{row['minutes']:.1f}", str(row["changes"]), span,
-        )  # fmt: skip
-    return table
+        seconds, minutes = f"{row['seconds']:.1f}", f"{row['minutes']:.1f}"
+        rows.append([row["observer"], row["answers"], seconds, minutes, row["changes"], span])
+    headings = ("observer", "answers", "median s", "minutes", "changed", "kappa with others")
+    return console.rows_table(headings, rows)
 
 
 # ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
@@ -186,26 +184,24 @@ def fit(
 
     profile = fit_profile(calibration, answers=answers, reviewer=given(ReviewerError))
     save_profile(output, profile)
-    if as_json:
-        console.print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
-        return
-    console.stdout.print(_profile_table(profile))
-    console.say(f"{profile.described()}, model {profile.model}")
-    console.say(f"metaphase detect SLIDE... -o DIR --site {output}")
+    console.answer(
+        as_json,
+        profile.model_dump(mode="json", exclude={"draws", "design"}),
+        _profile_table(profile),
+        f"{profile.described()}, model {profile.model}",
+        f"metaphase detect SLIDE... -o DIR --site {output}",
+    )
 
 
 def _profile_table(profile: SiteProfile) -> Table:
-    table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
+    rows = []
     for point, delta in profile.deltas.items():
         for name in ("precision", "recall", "false_per_mm2"):
             if name in profile.at[point]:
                 text = name.replace("false_per_mm2", "false positives per mm2")
-                table.add_row(
-                    f"{text} at the threshold for {point} ({delta:.4g})", str(profile.at[point][name])
-                )
-    table.add_row("recall at any probability", str(profile.found))
-    table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
-    return table
+                rows.append((f"{text} at the threshold for {point} ({delta:.4g})", profile.at[point][name]))
+    rows += [("recall at any probability", profile.found), ("mitoses per mm2", profile.mitoses_per_mm2)]
+    return console.rows_table(("of the laboratory's slides", "value [95 %]"), rows)
 
 
 Results = Annotated[
@@ -294,11 +290,8 @@ def withdraw(
     from metaphase.analysis.review import withdraw_review
 
     withdrawn = withdraw_review(results, observer, slides=slides)
-    if as_json:
-        console.print_json(withdrawn)
-        return
-    for name, answers in withdrawn.items():
-        console.say(f"{name}: {several(answers, 'answer')} withdrawn")
+    lines = (f"{name}: {several(answers, 'answer')} withdrawn" for name, answers in withdrawn.items())
+    console.answer(as_json, withdrawn, *lines)
 
 
 @review.command("import")
@@ -319,14 +312,12 @@ def import_review(
     from metaphase.analysis.review import import_review as take
 
     taken = take(load_results(results), file, observer, complete=complete)
-    if as_json:
-        console.print_json([asdict(one) for one in taken])
-        return
-    for one in taken:
-        console.say(
-            f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
-            f"accepted below the threshold; mitoses listed now: {one.mitoses}"
-        )
+    lines = (
+        f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
+        f"accepted below the threshold; mitoses listed now: {one.mitoses}"
+        for one in taken
+    )
+    console.answer(as_json, [asdict(one) for one in taken], *lines)
 
 
 @review.command("export")
