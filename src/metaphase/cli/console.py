@@ -54,6 +54,7 @@ Folder = Annotated[
     Path,
     typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=output_folder),
 ]
+Output = Annotated[Path, typer.Option("-o", "--output")]
 Mpp = Annotated[
     float | None,
     typer.Option(help="Micrometres per pixel of slides that state none (40x: about 0.25)."),

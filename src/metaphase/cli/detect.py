@@ -34,31 +34,18 @@ def detect(
     output: console.Folder,
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
     manifest: console.Manifest = None,
-    split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
+    split: str = "",
     model: console.Models = None,
     mpp: console.Mpp = None,
-    tissue: Annotated[
-        str, typer.Option(help="A mask from `metaphase tissue`, or `whole` to search everything.")
-    ] = "",
+    tissue: str = "",
     site: console.Site = None,
     shard: console.Shard = "",
     workers: console.Workers = "",
-    prune: Annotated[
-        bool,
-        typer.Option("--prune", help="Move results that this command does not ask for to `removed` in DIR."),
-    ] = False,
-    allow_failed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-failed",
-            help="Exit with 0 even if slides failed (see errors.log): for workflow engines.",
-        ),
-    ] = False,
+    prune: bool = False,
+    allow_failed: bool = False,
     log_json: console.LogJson = False,
     explained: console.Explain = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Say what would be done and why, then stop.")
-    ] = False,
+    status: bool = False,
     as_json: console.Json = False,
 ) -> None:
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
@@ -66,6 +53,13 @@ def detect(
     Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
     theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
     and index and tables cover what all of them ask for.
+
+    Parameters:
+        split: Only this split of the manifest.
+        tissue: A mask from `metaphase tissue`, or `whole` to search everything.
+        prune: Move results that this command does not ask for to `removed` in DIR.
+        allow_failed: Exit with 0 even if slides failed (see errors.log): for workflow engines.
+        status: Say what would be done and why, then stop.
     """
     from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
     from metaphase.analysis.config import DetectionConfig
@@ -160,16 +154,11 @@ def convert(
             metavar="INPUT...",
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="File, or with --to a folder for one file per slide.")
-    ],
-    to: Annotated[
-        str | None,
-        typer.Option(help="{names_of_formats}; by default what the output's name says."),
-    ] = None,
+    output: console.Output,
+    to: str | None = None,
     mpp: console.Mpp = None,
     manifest: console.Manifest = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest probability to keep.")] = None,
+    threshold: float | None = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -177,12 +166,17 @@ def convert(
             metavar="UM",
         ),
     ] = None,
-    slide: Annotated[
-        Path | None, typer.Option(help="The DICOM slide, file or folder, to which annotations refer.")
-    ] = None,
+    slide: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
+    """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge.
+
+    Parameters:
+        output: File, or with --to a folder for one file per slide.
+        to: {names_of_formats}; by default what the output's name says.
+        threshold: Lowest probability to keep.
+        slide: The DICOM slide, file or folder, to which annotations refer.
+    """
     from metaphase.detections.files import convert_detections
 
     done = convert_detections(
@@ -211,13 +205,18 @@ data = typer.Typer(help="Read published data sets.", no_args_is_help=True)
 
 @data.command("import")
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set; see `metaphase data list`.", metavar="NAME")],
-    folder: Annotated[Path, typer.Argument(help="Folder of the data set, as published.", metavar="FOLDER")],
+    name: str,
+    folder: Path,
     output: console.Folder,
     mpp: console.Mpp = None,
     as_json: console.Json = False,
 ) -> None:
-    """Write the manifest and the truth table of a data set."""
+    """Write the manifest and the truth table of a data set.
+
+    Parameters:
+        name: Data set; see `metaphase data list`.
+        folder: Folder of the data set, as published.
+    """
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
@@ -248,7 +247,7 @@ Files = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
-OneSlide = Annotated[Path | None, typer.Option("--slide", help="The slide itself: its um/px and tissue.")]
+
 Area = Annotated[
     float | None, typer.Option("--area", help="Area of the tissue in mm2, where there is no slide.")
 ]
@@ -260,9 +259,6 @@ Thresholds = Annotated[
         "for counts of the model that made the tables, else 0.8."
     ),
 ]
-Card = Annotated[
-    Path | None, typer.Option(help="Model card whose operating point is used, whatever the tables state.")
-]
 
 
 @takes("counting.specimen.CountConfig", others=("draws", "confidence", "percentile", "seed"))
@@ -271,16 +267,21 @@ def score(
     detections: Files,
     output: Output = None,
     manifest: console.Manifest = None,
-    slide: OneSlide = None,
+    slide: Path | None = None,
     area: Area = None,
     mpp: console.Mpp = None,
     tissue: FindTissue = True,
     threshold: Thresholds = None,
-    card: Card = None,
+    card: Path | None = None,
     site: console.Site = None,
     as_json: console.Json = False,
 ) -> None:
-    """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
+    """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty.
+
+    Parameters:
+        slide: The slide itself: its um/px and tissue.
+        card: Model card whose operating point is used, whatever the tables state.
+    """
     from metaphase.analysis import scoring as jobs
     from metaphase.analysis.config import DetectionConfig
     from metaphase.base.tables import write_table

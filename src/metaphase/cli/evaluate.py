@@ -145,17 +145,16 @@ def tune_count_command(
     predictions: Counts,
     card: NewCard = None,
     split: Split = None,
-    only: Annotated[
-        Part | None,
-        typer.Option(
-            help="Only the count's delta (proliferation; thetas tuned at another delta are removed), or only "
-            "the thetas (grade; at the count's delta of the card or the table's threshold)."
-        ),
-    ] = None,
+    only: Part | None = None,
     paper: console.Paper = False,
     as_json: console.Json = False,
 ) -> None:
-    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
+    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.
+
+    Parameters:
+        only: Only the count's delta (proliferation; thetas tuned at another delta are removed), or
+          only the thetas (grade; at the count's delta of the card or the table's threshold).
+    """
     from metaphase.evaluation.tuning import tune_count
 
     parts: tuple[CountPart, ...] = ("proliferation", "grade") if only is None else (only.value,)
@@ -218,18 +217,21 @@ observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
 @observers.command()
 @takes("evaluation.observers.StudyConfig")
 def export(
-    detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
+    detections: Path,
     manifest: console.NeededManifest,
     output: console.Folder,
     key: Annotated[Path, typer.Option(help="File that says which patch is what; keep it from the observer.")],
-    distractors: Annotated[Path | None, typer.Option(help="Table of points to mix in.")] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="Lowest probability of a detection; by default the point that the tables state."),
-    ] = None,
+    distractors: Path | None = None,
+    threshold: float | None = None,
     paper: console.Paper = False,
 ) -> None:
-    """Write shuffled patches of detections and distractors, and an answer sheet."""
+    """Write shuffled patches of detections and distractors, and an answer sheet.
+
+    Parameters:
+        detections: Detections to judge.
+        distractors: Table of points to mix in.
+        threshold: Lowest probability of a detection; by default the point that the tables state.
+    """
     from metaphase.evaluation.observers import StudyConfig, export_observers
 
     study = export_observers(
@@ -246,12 +248,14 @@ def read(
     answers: Annotated[
         list[Path], typer.Argument(help="Answer sheets, one per observer.", metavar="ANSWERS...")
     ],
-    recall: Annotated[
-        float | None, typer.Option(help="Recall of the detector, for the alternative F1.")
-    ] = None,
+    recall: float | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Precision according to the observers, and the F1 that follows from it."""
+    """Precision according to the observers, and the F1 that follows from it.
+
+    Parameters:
+        recall: Recall of the detector, for the alternative F1.
+    """
     from metaphase.evaluation.observers import read_observers
 
     results = read_observers(key, answers, recall=recall)

@@ -68,17 +68,18 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
 @lab.command()
 def init(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
-    table: Annotated[
-        Path | None, typer.Option(help="CSV with slide or case, and patient, laboratory or both.")
-    ] = None,
-    start: Annotated[
-        str, typer.Option(help="Pair to start from, a bundled one by name; '' trains from nothing.")
-    ] = "breast",
+    folder: Path,
+    table: Path | None = None,
+    start: str = "breast",
 ) -> None:
     """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
 
     Names propose pairs, the tissue decides. Slides that do not fit are named, and the others go on.
+
+    Parameters:
+        folder: Folder with H&E and PHH3 slides.
+        table: CSV with slide or case, and patient, laboratory or both.
+        start: Pair to start from, a bundled one by name; '' trains from nothing.
     """
     from metaphase.lab.running import begin
 
@@ -113,16 +114,16 @@ def init(
 def next_(
     context: typer.Context,
     device: console.Device = None,
-    no_page: Annotated[
-        bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
-    ] = False,
-    enough: Annotated[
-        bool, typer.Option("--enough", help="The answers given so far are enough: continue with them.")
-    ] = False,
+    no_page: bool = False,
+    enough: bool = False,
 ) -> None:
     """Do all that a machine can do; where people are asked, show the page until they have answered.
 
     Run the same command again to continue after a stop.
+
+    Parameters:
+        no_page: Stop where people are asked, and do not show the page.
+        enough: The answers given so far are enough: continue with them.
     """
     from metaphase.lab.folder import find_lab
     from metaphase.lab.parts import say_enough

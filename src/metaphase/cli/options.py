@@ -105,8 +105,20 @@ def _parameter(name: str, kind: Any, option: Any, default: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[optional, option])
 
 
+LISTED = "\n\nParameters:\n"
+
+
 class Command(TyperCommand):
-    """A command whose numbers are finite, and some of whose options are settings."""
+    """A command whose docstring says what its parameters are, and some of whose options are settings."""
+
+    def __init__(self, *args: Any, help: str, **more: Any) -> None:  # noqa: A002 -- as typer calls it
+        about, _, listed = help.partition(LISTED)
+        super().__init__(*args, help=about, **more)
+        meant = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {6}.*)*)", listed, re.MULTILINE))
+        for param in self._own:
+            param.help = getattr(param, "help", None) or " ".join(meant.get(param.name, "").split())
+            if param.default is False:
+                param.secondary_opts = []
 
     @property
     def params(self) -> list[Any]:

@@ -40,11 +40,15 @@ def candidates(
     manifest: console.NeededManifest,
     output: console.Folder,
     config: console.Settings = None,
-    force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
+    force: bool = False,
     workers: console.Workers = "",
     as_json: console.Json = False,
 ) -> None:
-    """Find every brown object of the PHH3 slides. Finished slides are skipped."""
+    """Find every brown object of the PHH3 slides. Finished slides are skipped.
+
+    Parameters:
+        force: Search slides that look like H&E, too.
+    """
     from metaphase.labels.phh3.candidates import BrownConfig
     from metaphase.labels.phh3.cohort import search_cohort
 
@@ -72,15 +76,18 @@ def sample(
     workspace: Annotated[
         Path, typer.Option("-w", "--workspace", help="Folder that candidates and classify wrote.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the new labelling project.")],
+    output: console.Output,
     purpose: Annotated[
         str, typer.Option("--for", help="cnn1: of all candidates; cnn2: of those CNN1 keeps.")
     ] = "cnn1",
-    exclude: Annotated[
-        list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
-    ] = None,
+    exclude: list[Path] | None = None,
 ) -> None:
-    """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
+    """Draw candidates of the cases that are not held out (split `test`) into a labelling project.
+
+    Parameters:
+        output: Folder of the new labelling project.
+        exclude: Project whose items are left out; may be repeated.
+    """
     from metaphase.base.tables import named, read_manifest
     from metaphase.labels.phh3.cases import DrawConfig, draw_project
 
@@ -118,16 +125,17 @@ def train_cnn1(
 def train_cnn2(
     project: Project,
     output: console.Folder,
-    artefacts: Annotated[
-        list[Path] | None,
-        typer.Option(help="Labelled project whose artefacts are further negatives (CNN1's)."),
-    ] = None,
+    artefacts: list[Path] | None = None,
     start: Start = "",
     config: Learning = None,
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
+    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop.
+
+    Parameters:
+        artefacts: Labelled project whose artefacts are further negatives (CNN1's).
+    """
     from metaphase.labels.phh3.networks import cnn2_rows
 
     _train("cnn2", cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
@@ -197,14 +205,9 @@ def build(
     output: console.Folder,
     cnn1: console.Cnn1 = None,
     cnn2: console.Cnn2 = None,
-    points: Annotated[
-        Path | None,
-        typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),
-    ] = None,
+    points: Path | None = None,
     config: console.Settings = None,
-    accept_doubtful: Annotated[
-        bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
-    ] = False,
+    accept_doubtful: bool = False,
     device: console.Device = None,
     workers: console.Workers = "",
     as_json: console.Json = False,
@@ -213,6 +216,10 @@ def build(
 
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
+
+    Parameters:
+        points: PHH3 mitoses of another tool: a folder with a file for each case, or one table.
+        accept_doubtful: Take pairs whose registration is doubtful, too.
     """
     from metaphase.labels.building import BuildConfig, build_cohort, point_source
 
@@ -247,13 +254,14 @@ def review(
 @reference.command()
 def apply(
     workspace: Workspace,
-    decisions: Annotated[
-        Path | None,
-        typer.Option(help="CSV of decisions made elsewhere, to be added to those of the review page."),
-    ] = None,
+    decisions: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
+    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not.
+
+    Parameters:
+        decisions: CSV of decisions made elsewhere, to be added to those of the review page.
+    """
     from metaphase.labels.building import collect_decisions, finish_cohort
 
     collect_decisions(workspace, decisions)
@@ -290,21 +298,9 @@ def _tell_built(built: Built, output: Path, as_json: bool) -> None:
 
 # ---- `metaphase register`: carry points and annotations from PHH3 to H&E ----
 
-He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
-Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
+
 Points = Annotated[
     Path | None, typer.Option("--points", help="Points on the PHH3 slide, in any detection format.")
-]
-Shapes = Annotated[
-    Path | None, typer.Option("--annotations", help="GeoJSON annotations to carry to the other slide.")
-]
-HeMpp = Annotated[
-    float | None, typer.Option("--mpp", help="Micrometres per pixel, where the H&E file does not say.")
-]
-AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
-Accept = Annotated[
-    bool,
-    typer.Option("--accept-doubtful", help="Carry points and annotations over even if the pair is doubtful."),
 ]
 
 
@@ -315,25 +311,31 @@ class DrawnOn(StrEnum):
     he = "he"
 
 
-Drawn = Annotated[DrawnOn, typer.Option("--drawn-on", help="The slide on which the annotations were drawn.")]
-
-
 def register(
-    he: He,
-    phh3: Phh3,
+    he: Path,
+    phh3: Path,
     output: console.Folder,
     points: Points = None,
-    annotations: Shapes = None,
-    drawn_on: Drawn = DrawnOn.phh3,
-    mpp: HeMpp = None,
-    any_stains: AnyStains = False,
-    accept_doubtful: Accept = False,
+    annotations: Path | None = None,
+    drawn_on: DrawnOn = DrawnOn.phh3,
+    mpp: float | None = None,
+    any_stains: bool = False,
+    accept_doubtful: bool = False,
     as_json: console.Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
+
+    Parameters:
+        he: H&E slide.
+        phh3: PHH3 slide of the same section.
+        annotations: GeoJSON annotations to carry to the other slide.
+        drawn_on: The slide on which the annotations were drawn.
+        mpp: Micrometres per pixel, where the H&E file does not say.
+        any_stains: The slides need not be H&E and brown PHH3.
+        accept_doubtful: Carry points and annotations over even if the pair is doubtful.
     """
     from metaphase.labels.registration.outputs import Annotations
     from metaphase.labels.registration.similarity import RegistrationConfig

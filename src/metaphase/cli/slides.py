@@ -136,12 +136,18 @@ ServerUrl = Annotated[
 @archive.command()
 def find(
     url: ServerUrl,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the files; made if absent.")],
-    patient: Annotated[str | None, typer.Option("--patient", help="Only slides of this patient ID.")] = None,
-    study: Annotated[str | None, typer.Option("--study", help="Only slides of this study (its UID).")] = None,
+    output: console.Output,
+    patient: str | None = None,
+    study: str | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide."""
+    """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide.
+
+    Parameters:
+        output: Folder for the files; made if absent.
+        patient: Only slides of this patient ID.
+        study: Only slides of this study (its UID).
+    """
     from metaphase.slides.archive import find_slides
 
     found = find_slides(url, output, patient=patient, study=study)
@@ -178,12 +184,15 @@ class Stains(StrEnum):
 @stain.command()
 def deconvolve(
     slide: console.Slide,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")],
-    stains: Annotated[
-        Stains, typer.Option(help="he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.")
-    ] = Stains.he,
+    output: console.Output,
+    stains: Stains = Stains.he,
 ) -> None:
-    """Write a picture of each stain of a slide or image."""
+    """Write a picture of each stain of a slide or image.
+
+    Parameters:
+        output: Folder for the pictures.
+        stains: he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.
+    """
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
     from metaphase.images.stain.standardisation import write_stain_pictures
     from metaphase.slides.opening import open_slide
@@ -198,13 +207,16 @@ def deconvolve(
 @takes("images.stain.gallery.GalleryConfig", others=(), letters="--recipe")
 def augment(
     slide: console.Slide,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write (.png or .jpg).")],
-    at: Annotated[
-        str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
-    ] = None,
+    output: console.Output,
+    at: str | None = None,
     mpp: console.Mpp = None,
 ) -> None:
-    """Write a gallery of augmented versions of one patch, like the paper's figure."""
+    """Write a gallery of augmented versions of one patch, like the paper's figure.
+
+    Parameters:
+        output: Picture to write (.png or .jpg).
+        at: Centre of the patch at level 0 as X,Y; by default the middle.
+    """
     from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides.opening import sources_with
 
@@ -218,22 +230,18 @@ def augment(
 @stain.command()
 def standardise(
     slide: console.Slide,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", help="A slide (.tif), a picture (.png, .jpg) or the transform (.json)."
-        ),
-    ],
-    template: Annotated[
-        Path | None,
-        typer.Option(help="Slide, or saved template (.json), to look like; by default breast H&E."),
-    ] = None,
-    transform: Annotated[
-        Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
-    ] = None,
+    output: console.Output,
+    template: Path | None = None,
+    transform: Path | None = None,
     mpp: console.Mpp = None,
 ) -> None:
-    """Give a slide the colours of another laboratory."""
+    """Give a slide the colours of another laboratory.
+
+    Parameters:
+        output: A slide (.tif), a picture (.png, .jpg) or the transform (.json).
+        template: Slide, or saved template (.json), to look like; by default breast H&E.
+        transform: Apply this saved transform instead of fitting one.
+    """
     from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
     from metaphase.slides.opening import sources_with
 

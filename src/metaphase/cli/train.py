@@ -23,7 +23,7 @@ model = typer.Typer(help="Look at trained models, and make them ready to share."
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML file; see docs/training.md.", metavar="CONFIG")],
+    config: Path,
     output: console.Folder,
     device: console.Device = None,
     as_json: console.Json = False,
@@ -31,6 +31,9 @@ def train(
     """Train one network from patch stores; run it again to continue after a stop.
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
+
+    Parameters:
+        config: TOML file; see docs/training.md.
     """
     from metaphase.networks.training.loop import train as train_network
     from metaphase.networks.training.protocol import read_config
@@ -83,14 +86,16 @@ def model_package(
     file: Annotated[
         Path, typer.Argument(help="A .safetensors file, or a bundled model by name.", metavar="MODEL")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Model to write.")],
-    card: Annotated[
-        Path | None,
-        typer.Option(help="TOML or JSON file with data, known_failures, intended_use ...: docs/model.md."),
-    ] = None,
+    output: console.Output,
+    card: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
+    """Make a trained model ready to share: small weights, and a card with data, terms and failures.
+
+    Parameters:
+        output: Model to write.
+        card: TOML or JSON file with data, known_failures, intended_use ...: docs/model.md.
+    """
     from metaphase.networks.cards import read_additions
     from metaphase.networks.checkpoints import package_model
 
@@ -104,12 +109,15 @@ def model_export(
     file: Annotated[
         Path, typer.Argument(help="A .safetensors detector, or a bundled model by name.", metavar="MODEL")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
+    output: console.Output,
     as_json: console.Json = False,
 ) -> None:
     """Write a detector as an ONNX graph, uint8 pixels in, probabilities out, with its card beside it.
 
     `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch: docs/inference.md.
+
+    Parameters:
+        output: The .onnx file to write.
     """
     from metaphase.networks.exporting import export_model
 

@@ -26,9 +26,6 @@ Port = Annotated[int, typer.Option(help="Port; 0 takes any free one.")]
 ProjectFolder = Annotated[
     Path, typer.Argument(help="Folder with items.csv (item, slide, x, y, case).", metavar="PROJECT")
 ]
-AnswersFile = Annotated[
-    Path, typer.Argument(help="CSV with observer, item, answer, seconds, time.", metavar="FILE")
-]
 
 
 @label.command()
@@ -71,16 +68,19 @@ def announce(what: str) -> Callable[[Running], None]:
 @label.command()
 def merge(
     project: ProjectFolder,
-    agree: Annotated[int, typer.Option(help="How many observers must give the same answer.")] = 3,
+    agree: int = 3,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the results; by default the project's.")
     ] = None,
-    observer: Annotated[
-        list[str] | None, typer.Option(help="Only these observers; repeat for each. By default all.")
-    ] = None,
+    observer: list[str] | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
+    """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree.
+
+    Parameters:
+        agree: How many observers must give the same answer.
+        observer: Only these observers; repeat for each. By default all.
+    """
     from metaphase.learn.calibration import merge_project
     from metaphase.reports.agreement import REPORT, kappa_text, record
 
@@ -103,17 +103,25 @@ def merge(
 @label.command("export")
 def export_labels(
     project: ProjectFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", help="CSV to write.")],
+    output: console.Output,
 ) -> None:
-    """Write the answers to a CSV, for other tools."""
+    """Write the answers to a CSV, for other tools.
+
+    Parameters:
+        output: CSV to write.
+    """
     from metaphase.labels.observers.store import export_answers
 
     console.say(f"{several(export_answers(project, output), 'answer')} in {output}")
 
 
 @label.command(name="import")
-def import_(project: ProjectFolder, file: AnswersFile) -> None:
-    """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
+def import_(project: ProjectFolder, file: Path) -> None:
+    """Take answers from a CSV of another tool; all of them or, if one is wrong, none.
+
+    Parameters:
+        file: CSV with observer, item, answer, seconds, time.
+    """
     from metaphase.labels.observers.store import import_answers
 
     done = import_answers(project, file)
@@ -135,10 +143,6 @@ def _table(merged: Merged) -> Table:
 # ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
 
 calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
-
-Calibrated = Annotated[
-    Path, typer.Argument(help="Folder that `metaphase calibrate draw` made.", metavar="CALIBRATION")
-]
 
 
 @calibrate.command()
@@ -170,14 +174,18 @@ def draw(
 @calibrate.command()
 @takes("counting.populations.ReviewerError")
 def fit(
-    calibration: Calibrated,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The laboratory's profile to write, JSON.")],
-    answers: Annotated[
-        Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
-    ] = None,
+    calibration: Path,
+    output: console.Output,
+    answers: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
+    """Make the laboratory's profile from the answers, for `metaphase detect --site`.
+
+    Parameters:
+        calibration: Folder that `metaphase calibrate draw` made.
+        output: The laboratory's profile to write, JSON.
+        answers: A CSV with item, answer (and observer) instead of the two projects.
+    """
     from metaphase.counting.populations import ReviewerError
     from metaphase.counting.sites import save_profile
     from metaphase.learn.calibration import fit_profile
@@ -221,25 +229,24 @@ def view(
         list[Path],
         typer.Argument(help="Folders of results, or slides by themselves.", metavar="RESULTS|SLIDE..."),
     ],
-    registration: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder of metaphase register, to show its PHH3 slide; may be repeated."),
-    ] = None,
+    registration: list[Path] | None = None,
     port: Port = 8502,
     host: Host = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(envvar="METAPHASE_TOKEN", help="Secret of the link, 16 characters or more; else made."),
     ] = None,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
-    ] = False,
+    blind: bool = False,
     slides: MovedSlides = None,
     mpp: console.Mpp = None,
 ) -> None:
     """Look at slides and what was found on them, and correct it, in a browser.
 
     Stop with Ctrl-C; every answer is saved at once. `metaphase review apply` applies them.
+
+    Parameters:
+        registration: Folder of metaphase register, to show its PHH3 slide; may be repeated.
+        blind: Observers see neither the answers of others nor their counts.
     """
     from metaphase.web.viewing import serve_view
 
@@ -302,12 +309,14 @@ def import_review(
         typer.Option("--from", help="File edited in QuPath, ASAP or another program, or a table."),
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
-    complete: Annotated[
-        bool, typer.Option("--complete", help="All was reviewed: untouched counted detections are accepted.")
-    ] = False,
+    complete: bool = False,
     as_json: console.Json = False,
 ) -> None:
-    """Take the changes of an edited export as a review; the rest stays unanswered."""
+    """Take the changes of an edited export as a review; the rest stays unanswered.
+
+    Parameters:
+        complete: All was reviewed: untouched counted detections are accepted.
+    """
     from metaphase.analysis.record import load_results
     from metaphase.analysis.review import import_review as take
 
@@ -323,14 +332,15 @@ def import_review(
 @review.command("export")
 def export_truth(
     results: Results,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file per slide.")
-    ],
-    to: Annotated[
-        str | None, typer.Option(help="Format, as in metaphase convert; by default what the name says.")
-    ] = None,
+    output: console.Output,
+    to: str | None = None,
 ) -> None:
-    """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
+    """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation.
+
+    Parameters:
+        output: Table, or with --to a folder for one file per slide.
+        to: Format, as in metaphase convert; by default what the name says.
+    """
     from metaphase.analysis.record import load_results
     from metaphase.analysis.review import reviewed_truth
     from metaphase.detections.files import write_detections
