@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from metaphase.base.errors import UsageError
-from metaphase.base.settings import PositiveShare, settings
+from metaphase.base.settings import InnerShare, PositiveShare, settings
 from metaphase.counting.sites import SiteProfile
-from metaphase.counting.specimen import CountConfig
+from metaphase.counting.specimen import CountConfig, Theta
 from metaphase.detections.files import known_formats
 from metaphase.detections.points import UsedPoints, paper_points
 from metaphase.networks.cards import PAPER_MODEL
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine.second import refuse_components
-from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.engine.settings import PeakConfig, Smoothing
 
 MIN_TILE_PX = 64
 
@@ -27,15 +27,15 @@ class DetectionConfig:
 
     threshold: PositiveShare | None = None
     """Lowest probability that is listed and counted; by default the model's two thresholds."""
-    suppress_um: float | None = None
+    suppress_um: NonNegativeFloat | None = None
     """Of two detections nearer than this, the weaker one is dropped; by default the model's own."""
-    smooth_um: float | None = None
+    smooth_um: Smoothing | None = None
     """Probabilities are averaged over this distance first; by default the model's own."""
-    theta1: float | None = None
+    theta1: Theta | None = None
     """Counts up to this are grade 1; by default the operating point's, else 6."""
-    theta2: float | None = None
+    theta2: Theta | None = None
     """Counts above this are grade 3; by default the operating point's, else 20."""
-    floor: float | None = None
+    floor: InnerShare | None = None
     """Weakest detections that are kept; by default 0.1, or a model's own threshold where that is lower."""
     paper: bool = False
     """Follow the paper to the letter; docs/paper.md lists what changes."""

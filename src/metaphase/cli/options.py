@@ -1,7 +1,7 @@
-"""Options that are settings: the fields of a settings class, with their types, defaults and meanings.
+"""Commands: their docstrings say what their parameters are, and settings are options without another word.
 
-A command names the class (imported when it is needed) and the fields that have options of their own;
-`--set NAME=VALUE` reaches all others. `given` makes the settings of what the command line says.
+A command names the class of its settings (imported when it is needed) and the fields that have options of
+their own; `--set NAME=VALUE` reaches the others. `given` makes the settings of what the command line says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cached_property
 from importlib import import_module
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -28,57 +28,46 @@ from metaphase.base.settings import meanings, read_settings, refuse_unknown
 
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., None])
-GIVEN: ContextVar[Mapping[str, tuple[str, Any]]] = ContextVar("given", default={})  # noqa: B039 -- never changed
-"""What the command line says of settings: by name, the option and the value."""
+LISTED = "\n\nParameters:\n"
+"""After this, the docstring of a command says what its parameters are."""
+LIST = re.compile(r"<list\[(.+)\]>")
+
+
+class Given(NamedTuple):
+    """What the command line says of a setting."""
+
+    value: Any
+    option: str
+
+
+_given: ContextVar[Mapping[str, Given]] = ContextVar("given", default={})  # noqa: B039 -- never changed
 
 
 def given(kind: type[Made], file: Path | None = None, **more: Any) -> Made:
     """The settings that the command line states; those of a TOML file stand below them."""
     names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
-    stated = {name: one for name, one in GIVEN.get().items() if name in names}
-    values = {name: value for name, (_, value) in stated.items()}
-    made: Any = read_settings(kind, file, values, {name: option for name, (option, _) in stated.items()})
+    stated = {name: one for name, one in _given.get().items() if name in names}
+    values = {name: one.value for name, one in stated.items()}
+    made: Any = read_settings(kind, file, values, {name: one.option for name, one in stated.items()})
     return typing.cast(Made, dataclasses.replace(made, **more))
 
 
-@dataclasses.dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """Settings that a command takes."""
 
     path: str
     """Module and name of their class."""
     options: Mapping[str, str]
     """Fields with an option of their own, and how that is spelled."""
-    others: Sequence[str] | None = None
+    others: Sequence[str] | None
     """Fields that `--set` reaches; by default all the rest."""
-
-    @cached_property
-    def kind(self) -> Any:
-        """Their class."""
-        module, _, name = self.path.rpartition(".")
-        return getattr(import_module(f"metaphase.{module}"), name)
-
-    @cached_property
-    def types(self) -> dict[str, Any]:
-        """The type of each setting that a command line can state."""
-        hints = typing.get_type_hints(self.kind)
-        return {name: plain for name, hint in hints.items() if (plain := _plain(hint))}
-
-    def parameters(self) -> list[Parameter]:
-        """The options, as typer takes them."""
-        said, defaults = meanings(self.kind), {one.name: one.default for one in dataclasses.fields(self.kind)}
-        return [
-            _parameter(name, self.types[name], typer.Option(option, help=said[name]), defaults[name])
-            for name, option in self.options.items()
-        ]
 
 
 def takes(
     path: str, *names: str, others: Sequence[str] | None = None, **spelled: str
 ) -> Callable[[Function], Function]:
     """The command takes settings: these fields as options, the others by `--set`."""
-    options = {name: f"--{name.replace('_', '-')}" for name in names} | spelled
-    taken = Taken(path, options, others)
+    taken = Taken(path, {name: f"--{name.replace('_', '-')}" for name in names} | spelled, others)
 
     def mark(command: Function) -> Function:
         vars(command).setdefault("takes", []).insert(0, taken)
@@ -99,13 +88,23 @@ def _plain(hint: Any) -> Any:
     return hint if hint in (str, int, float, bool) else None
 
 
-def _parameter(name: str, kind: Any, option: Any, default: Any) -> Parameter:
-    optional = kind | None if default is None else kind
+def _parameter(name: str, kind: Any, default: Any, option: Any) -> Parameter:
+    """A parameter as typer takes it."""
     default = None if kind == list[str] else default
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[optional, option])
+    annotation: Any = Annotated[kind if default is not None else kind | None, option]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-LISTED = "\n\nParameters:\n"
+def _made_by_typer(parameters: Sequence[Parameter]) -> list[Any]:
+    """The options of parameters."""
+
+    def command(**_: Any) -> None:
+        """Only its options are wanted."""
+
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return list(typing.cast(Any, typer.main.get_command(app)).params)
 
 
 class Command(TyperCommand):
@@ -122,7 +121,7 @@ class Command(TyperCommand):
 
     @property
     def params(self) -> list[Any]:
-        """Its parameters, what it needs first."""
+        """Its parameters; those that are settings are looked up when they are needed."""
         return self._ordered
 
     @params.setter
@@ -131,10 +130,49 @@ class Command(TyperCommand):
 
     @cached_property
     def _ordered(self) -> list[Any]:
-        number = len(self._settings) - bool(self._others)
-        shown, rare = self._settings[:number], self._settings[number:]
+        """What it needs first; one list, to which typer adds `--help` for a moment."""
         needed = [param for param in self._own if param.required]
-        return [*needed, *shown, *(param for param in self._own if not param.required), *rare]
+        return [*needed, *self._settings, *(param for param in self._own if not param.required), *self._set]
+
+    @cached_property
+    def _fields(self) -> dict[str, tuple[str | None, Any, Any, str]]:
+        """The settings that can be stated: their option, type, default and meaning."""
+        own, found = {param.name for param in self._own}, {}
+        for path, options, others in getattr(self.callback, "takes", ()):
+            module, _, name = path.rpartition(".")
+            kind = getattr(import_module(f"metaphase.{module}"), name)
+            hints, said = typing.get_type_hints(kind), meanings(kind)
+            for field in dataclasses.fields(kind):
+                plain, option = _plain(hints[field.name]), options.get(field.name)
+                reached = field.name not in own and (others is None or field.name in others)
+                if option or (plain and reached):
+                    found[field.name] = option, plain, field.default, said.get(field.name, "")
+        return found
+
+    @cached_property
+    def _settings(self) -> list[Any]:
+        """The settings that are options."""
+        return _made_by_typer(
+            [
+                _parameter(name, kind, default, typer.Option(option, help=said))
+                for name, (option, kind, default, said) in self._fields.items()
+                if option
+            ]
+        )
+
+    @cached_property
+    def _others(self) -> dict[str, Any]:
+        """The types of the other settings."""
+        return {name: kind for name, (option, kind, *_) in self._fields.items() if not option}
+
+    @cached_property
+    def _set(self) -> list[Any]:
+        """`--set`, where there are other settings."""
+        if not self._others:
+            return []
+        text = f"A rarely needed setting, may be repeated: {', '.join(sorted(self._others))}."
+        option = typer.Option("--set", metavar="NAME=VALUE", help=text)
+        return _made_by_typer([_parameter("other_settings", list[str], None, option)])
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters with `--help`, which says in plain words what they take."""
@@ -143,66 +181,30 @@ class Command(TyperCommand):
             _show_plainly(param)
         return params
 
-    @property
-    def _takes(self) -> list[Taken]:
-        return getattr(self.callback, "takes", [])
-
-    @cached_property
-    def _others(self) -> dict[str, Any]:
-        """The type of each setting that `--set` reaches."""
-        own = {param.name for param in self._own}
-        return {
-            name: kind
-            for taken in self._takes
-            for name, kind in taken.types.items()
-            if name not in own
-            and name not in taken.options
-            and (taken.others is None or name in taken.others)
-        }
-
-    @cached_property
-    def _settings(self) -> list[Any]:
-        """The options that are settings, and `--set`."""
-        if not self._takes:
-            return []
-        parameters = [one for taken in self._takes for one in taken.parameters()]
-        if self._others:
-            text = f"A rarely needed setting, may be repeated: {', '.join(sorted(self._others))}."
-            option = typer.Option("--set", metavar="NAME=VALUE", help=text)
-            parameters.append(_parameter("other_settings", list[str], option, None))
-
-        def command(**_: Any) -> None:
-            """Only its options are wanted."""
-
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        app = typer.Typer(add_completion=False)
-        app.command()(command)
-        return list(typing.cast(Any, typer.main.get_command(app)).params)
-
     def invoke(self, ctx: Any) -> Any:
         """Take the settings from what was given, check the rest, then run."""
         stated = {}
         for param in self._settings:
             value = ctx.params.pop(param.name)
             if ctx.get_parameter_source(param.name).name == "COMMANDLINE":
-                stated[param.name] = param.opts[0], value
-        for text in stated.pop("other_settings", ("", ()))[1]:
+                stated[param.name] = Given(value, param.opts[0])
+        for text in ctx.params.pop("other_settings", None) or ():
             name, sign, value = text.partition("=")
             if not sign:
                 raise UsageError(f"--set {text}", next_step="write --set NAME=VALUE")
             refuse_unknown([name], self._others, "--set")
-            stated[name] = f"--set {name}", _value(value, self._others[name])
+            stated[name] = Given(_value(value, self._others[name]), f"--set {name}")
         for name, own in ctx.params.items():
             for value in own if isinstance(own, list | tuple) else (own,):
                 if isinstance(value, float) and not math.isfinite(value):
                     raise UsageError(
                         f"--{name.replace('_', '-')} is {value}", next_step="give a finite number"
                     )
-        before = GIVEN.set(stated)
+        before = _given.set(stated)
         try:
             return super().invoke(ctx)
         finally:
-            GIVEN.reset(before)
+            _given.reset(before)
 
 
 def _value(text: str, kind: Any) -> Any:
@@ -211,9 +213,6 @@ def _value(text: str, kind: Any) -> Any:
         return text if kind is str else json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-LIST = re.compile(r"<list\[(.+)\]>")
 
 
 def _show_plainly(param: Any) -> None:

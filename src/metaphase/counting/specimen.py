@@ -40,8 +40,8 @@ LARGEST_MM2 = 1e5
 """No slide has more tissue: 300 mm a side at most."""
 MOST = 1e6
 """No hotspot has more mitoses."""
-
-
+Theta = Annotated[float, Field(ge=0, le=MOST)]
+"""A count at which grades change."""
 MOST_DRAWS = 1_000_000
 """Beyond, an interval gains nothing."""
 
@@ -62,10 +62,10 @@ class CountConfig:
     threshold: Share = PAPER_FLOOR
     """Detections at or above this probability count."""
 
-    theta1: Annotated[float, Field(ge=0, le=MOST)] = PAPER_THETA1
+    theta1: Theta = PAPER_THETA1
     """Counts up to this are grade 1."""
 
-    theta2: Annotated[float, Field(ge=0, le=MOST)] = PAPER_THETA2
+    theta2: Theta = PAPER_THETA2
     """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
 
     thetas_tuned: bool = False
