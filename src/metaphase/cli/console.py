@@ -66,9 +66,6 @@ Device = Annotated[
         "--device", help="cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."
     ),
 ]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Say of every stage whether it was kept, or why it was done again.")
-]
 Shard = Annotated[
     str,
     typer.Option(
@@ -77,7 +74,6 @@ Shard = Annotated[
         metavar="I/N",
     ),
 ]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log to stderr as JSON, one line per event.")]
 Workers = Annotated[
     str,
     typer.Option(

@@ -43,8 +43,8 @@ def detect(
     workers: console.Workers = "",
     prune: bool = False,
     allow_failed: bool = False,
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
+    log_json: bool = False,
+    explain: bool = False,
     status: bool = False,
     as_json: console.Json = False,
 ) -> None:
@@ -59,6 +59,8 @@ def detect(
         tissue: A mask from `metaphase tissue`, or `whole` to search everything.
         prune: Move results that this command does not ask for to `removed` in DIR.
         allow_failed: Exit with 0 even if slides failed (see errors.log): for workflow engines.
+        log_json: Log to stderr as JSON, one line per event.
+        explain: Say of every stage whether it was kept, or why it was done again.
         status: Say what would be done and why, then stop.
     """
     from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
@@ -101,7 +103,7 @@ def detect(
     with console.cohort_work(workers, console.AREA, log_json=log_json, gpus=gpus) as (watch, pool):
         done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool, asked=asked, prune=prune)
     for name, outcome in done.results.items():
-        console.explain(outcome.states, name, shown=explained)
+        console.explain(outcome.states, name, shown=explain)
     outcomes = list(done.results.values())
     console.answer(as_json, _plain(done, ready.detector.card), *_end(outcomes, len(done.failures), output))
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
@@ -221,10 +223,10 @@ def import_data(
 
     result = import_dataset(name, folder, output, mpp=mpp)
     console.warn(*result.warnings)
-    plain = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
+    files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
     warnings = [warning.to_dict() for warning in result.warnings]
     counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-    plain |= {"labels": result.labels, "warnings": warnings}
+    plain = {**files, "labels": result.labels, "warnings": warnings}
     console.answer(as_json, plain, f"{result.truth_path}: {counts}")
 
 

@@ -152,7 +152,8 @@ def find(
 
     found = find_slides(url, output, patient=patient, study=study)
     plain = [{"file": str(path), **asdict(remote)} for path, remote in found]
-    console.answer(as_json, plain, *([path for path, _ in found] or ["it has no matching slides"]))
+    lines = [str(path) for path, _ in found] or ["it has no matching slides"]
+    console.answer(as_json, plain, *lines)
 
 
 @archive.command()

@@ -42,9 +42,10 @@ SEED_STEP = 1_000
 
 def _model(name: str, info: Info) -> str:
     """The name of a bundled model, or a file relative to the configuration's."""
-    base = info.context
-    is_file = base and (Path(name).suffix or (base / f"{name}.safetensors").is_file())
-    return resolved(base, name) if is_file else name
+    base: Path | None = info.context
+    if base and (Path(name).suffix or (base / f"{name}.safetensors").is_file()):
+        return resolved(base, name)
+    return name
 
 
 ModelName = Annotated[str, AfterValidator(_model)]
