@@ -139,14 +139,15 @@ class Command(TyperCommand):
         """The settings that can be stated: their option, type, default and meaning."""
         own, found = {param.name for param in self._own}, {}
         for path, options, others in getattr(self.callback, "takes", ()):
-            module, _, name = path.rpartition(".")
-            kind = getattr(import_module(f"metaphase.{module}"), name)
+            module, _, title = path.rpartition(".")
+            kind = getattr(import_module(f"metaphase.{module}"), title)
             hints, said = typing.get_type_hints(kind), meanings(kind)
-            for field in dataclasses.fields(kind):
-                plain, option = _plain(hints[field.name]), options.get(field.name)
-                reached = field.name not in own and (others is None or field.name in others)
+            defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+            for name in [*options, *(name for name in defaults if name not in options)]:
+                plain, option = _plain(hints[name]), options.get(name)
+                reached = name not in own and (others is None or name in others)
                 if option or (plain and reached):
-                    found[field.name] = option, plain, field.default, said.get(field.name, "")
+                    found[name] = option, plain, defaults[name], said.get(name, "")
         return found
 
     @cached_property

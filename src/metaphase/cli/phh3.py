@@ -93,14 +93,9 @@ def sample(
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
-    drawn = draw_project(
-        read_manifest(manifest),
-        workspace,
-        output,
-        cast(Literal["cnn1", "cnn2"], purpose),
-        given(DrawConfig),
-        exclude=exclude or (),
-    )
+    network, config = cast(Literal["cnn1", "cnn2"], purpose), given(DrawConfig)
+    cohort = read_manifest(manifest)
+    drawn = draw_project(cohort, workspace, output, network, config, exclude=exclude or ())
     if drawn.skipped:
         console.warn(f"not ready, so nothing was drawn from: {named(drawn.skipped)}")
     console.say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")

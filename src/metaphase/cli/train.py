@@ -181,7 +181,8 @@ def bench(
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
-    ready = ReadyDetector(load_detector(model or ()), given(EngineConfig), may_start_processes=True)
+    config = given(EngineConfig)
+    ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
     with console.reporting() as report:
         rates = measure_rates(ready, source, report=report)
