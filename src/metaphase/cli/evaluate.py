@@ -45,7 +45,6 @@ Split = Annotated[str | None, typer.Option(help="Use only this split of the mani
 Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
 Card = Annotated[Path | None, typer.Option(help="Model card whose tuned parameters are used.")]
 NewCard = Annotated[Path | None, typer.Option(help="Model card to keep the parameters in.")]
-SkipMissing = Annotated[bool, typer.Option(help="Leave cases without a prediction out, with a warning.")]
 
 
 @evaluate.command()
@@ -88,14 +87,13 @@ def _add_agreement(task: str, about: str) -> None:
         by: By = None,
         split: Split = None,
         card: Card = None,
-        skip_missing: SkipMissing = False,
         as_json: console.Json = False,
     ) -> None:
         from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
         from metaphase.reports.evaluation import write_agreement_report
 
         result = (evaluate_grade if task == "grade" else evaluate_proliferation)(
-            truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing
+            truth, predictions, by=by or (), split=split, card=card
         )
         if output is not None:
             write_agreement_report(result, output)
