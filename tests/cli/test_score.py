@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
 from metaphase.cli.detect import score
+from metaphase.cli.options import Command
 from metaphase.evaluation.grades import evaluate_grade, evaluate_proliferation
 from metaphase.evaluation.tuning import tune_count
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -26,7 +27,7 @@ GRADES = {"01": 1, "02": 2, "03": 3, "04": 1}
 
 def call(*arguments: str | Path) -> Any:
     app = typer.Typer()
-    app.command()(score)
+    app.command(cls=Command)(score)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 

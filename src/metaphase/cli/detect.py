@@ -12,7 +12,7 @@ from rich.table import Table
 
 from metaphase.base.errors import UsageError, sentence, several
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.analysis.run import SlideOutcome
@@ -202,7 +202,7 @@ def convert(
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
 
-data = typer.Typer(help="Read published data sets.", no_args_is_help=True)
+data = Group("Read published data sets.")
 
 
 @data.command("import")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
-evaluate = typer.Typer(help="Compare detections, grades and scores with the truth.", no_args_is_help=True)
-tune = typer.Typer(
-    help="Choose thresholds on a tuning set and keep them in a model card.", no_args_is_help=True
-)
+evaluate = Group("Compare detections, grades and scores with the truth.")
+tune = Group("Choose thresholds on a tuning set and keep them in a model card.")
 evaluate.add_typer(tune, name="tune")
 
 
@@ -209,7 +207,7 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
 
 # ---- `metaphase observers`: let people judge detections, blind ----
 
-observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
+observers = Group("Blinded observer studies.")
 
 
 @observers.command()

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from metaphase.base.sharing.batch import brief_time
 from metaphase.cli import console
+from metaphase.cli.options import Group
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from metaphase.lab.folder import Lab as LabFolder
     from metaphase.lab.parts import Asked, StepProgress
 
-lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
+lab = Group(
+    "Your own detector, from a folder of slide pairs: init, then next, next, ...", no_args_is_help=False
+)
 
 LabOption = Annotated[
     Path | None,

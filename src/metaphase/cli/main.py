@@ -87,10 +87,6 @@ GROUPS = {
 for command in COMMANDS:
     app.command(cls=Paneled if command is detect else Command)(command)
 for name, group in GROUPS.items():
-    nested = (inner.typer_instance for inner in group.registered_groups)
-    for one in filter(None, (group, *nested)):
-        for registered in one.registered_commands:
-            registered.cls = Command
     app.add_typer(group, name=name)
 
 

@@ -208,6 +208,17 @@ class Command(TyperCommand):
             _given.reset(before)
 
 
+class Group(typer.Typer):
+    """Commands of a kind."""
+
+    def __init__(self, about: str, *, no_args_is_help: bool = True) -> None:
+        super().__init__(help=about, no_args_is_help=no_args_is_help)
+
+    def command(self, name: str | None = None, *, cls: Any = Command, **more: Any) -> Any:
+        """As typer's, of our commands."""
+        return super().command(name, cls=cls, **more)
+
+
 def _value(text: str, kind: Any) -> Any:
     """A value as it is written: JSON, or text."""
     try:

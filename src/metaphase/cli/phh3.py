@@ -12,7 +12,7 @@ import typer
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 from metaphase.cli.train import report_training, watcher
 from metaphase.cli.view import Port, announce
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
+phh3 = Group("Mitoses of PHH3 slides: candidates, labels, networks.")
 
 Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
 Learning = Annotated[
@@ -189,7 +189,7 @@ def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None
     console.answer(as_json, results, *([console.rows_table(columns, rows)] if rows else []))
 
 
-reference = typer.Typer(help="Mitoses of PHH3 slides as labels for H&E slides.", no_args_is_help=True)
+reference = Group("Mitoses of PHH3 slides as labels for H&E slides.")
 
 Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
 from metaphase.cli import console
+from metaphase.cli.options import Group
 
 if TYPE_CHECKING:
     from metaphase.base.stages import Report, StageState, States
@@ -212,10 +213,7 @@ def experiments(
 
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
 
-configs = typer.Typer(
-    help="Configurations that come with the package, for `metaphase run` and `experiments`.",
-    no_args_is_help=True,
-)
+configs = Group("Configurations that come with the package, for `metaphase run` and `experiments`.")
 
 
 @configs.command("list")

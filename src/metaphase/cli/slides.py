@@ -12,7 +12,7 @@ import typer
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
@@ -124,10 +124,7 @@ def simulate(
 
 # ---- `metaphase archive`: slides and results at a DICOMweb server ----
 
-archive = typer.Typer(
-    help="Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].",
-    no_args_is_help=True,
-)
+archive = Group("Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].")
 ServerUrl = Annotated[
     str, typer.Argument(help="The server's address, as https://HOST/dicom-web.", metavar="URL")
 ]
@@ -171,7 +168,7 @@ def store(
     console.answer(as_json, list(map(str, stored)), *stored)
 
 
-stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
+stain = Group("Separate, vary and standardise stains.")
 
 
 class Stains(StrEnum):

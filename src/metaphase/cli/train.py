@@ -12,14 +12,14 @@ import typer
 from rich.progress import Progress
 
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
     from metaphase.networks.cards import ModelCard
     from metaphase.networks.training.loop import TrainingResult, Update
 
-model = typer.Typer(help="Look at trained models, and make them ready to share.", no_args_is_help=True)
+model = Group("Look at trained models, and make them ready to share.")
 
 
 def train(

@@ -12,14 +12,14 @@ from rich.table import Table
 
 from metaphase.base.errors import several
 from metaphase.cli import console
-from metaphase.cli.options import given, takes
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.counting.sites import SiteProfile
     from metaphase.labels.observers.consensus import Merged
     from metaphase.web.serving import Running
 
-label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
+label = Group("Label candidates with several observers.")
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes any free one.")]
@@ -142,7 +142,7 @@ def _table(merged: Merged) -> Table:
 
 # ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
 
-calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
+calibrate = Group("Calibrate a model for a laboratory by about 100 answers.")
 
 
 @calibrate.command()
@@ -264,7 +264,7 @@ def view(
     )
 
 
-review = typer.Typer(help="Apply what people said about detections.", no_args_is_help=True)
+review = Group("Apply what people said about detections.")
 
 
 @review.command()
