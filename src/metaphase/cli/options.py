@@ -214,7 +214,9 @@ class Group(typer.Typer):
     def __init__(self, about: str, *, no_args_is_help: bool = True) -> None:
         super().__init__(help=about, no_args_is_help=no_args_is_help)
 
-    def command(self, name: str | None = None, *, cls: Any = Command, **more: Any) -> Any:
+    def command(
+        self, name: str | None = None, *, cls: Any = Command, **more: Any
+    ) -> Callable[[Function], Function]:
         """As typer's, of our commands."""
         return super().command(name, cls=cls, **more)
 
