@@ -129,7 +129,7 @@ def test_one_bad_slide_does_not_stop_the_others(cohort: Path) -> None:
         ([], "--mpp"),
         (["--mpp", "-1"], "-1 um/px is not the resolution"),
         (["--mpp", "1e-9"], "1e-09 um/px is not the resolution"),
-        (["--mpp", "0.25", "--area", "nan"], "the area is nan"),
+        (["--mpp", "0.25", "--area", "nan"], "--area is nan. Give a finite number"),
         (["--mpp", "0.25", "--threshold", "7"], "threshold is 7"),
         (["--mpp", "0.25", "--set", "theta1=30"], "theta2"),
         (["--mpp", "0.25", "--slide", "absent.svs"], "4 slides"),
