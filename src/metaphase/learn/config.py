@@ -74,13 +74,6 @@ class ReferenceSection:
     """Results that people reviewed in `metaphase view`, and calibrations: what they answered is learnt by the
     method `dense`. A corrected slide trains, whatever its split, and so do all slides of its patient."""
 
-    def __post_init__(self) -> None:
-        if (self.source == "simulated") == bool(self.table):
-            raise UsageError(
-                f"reference.source is {self.source} and reference.table is {self.table!r}",
-                next_step="name a table for table and phh3, and none for simulated",
-            )
-
 
 @settings
 class LearningSection(TrainingProtocol):
@@ -262,6 +255,12 @@ class RunConfig:
             raise UsageError(
                 "the reference standard is simulated and the slides are not",
                 next_step="name a reference.table",
+            )
+        source, table = self.reference.source, self.reference.table
+        if (source == "simulated") == bool(table):
+            raise UsageError(
+                f"reference.source is {source} and reference.table is {table!r}",
+                next_step="name a table for table and phh3, and none for simulated",
             )
         if self.reference.corrections and self.training.method != "dense":
             raise UsageError(
