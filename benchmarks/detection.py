@@ -103,7 +103,7 @@ def invariance(folder: Path, options: list[str]) -> None:
     expected = _detected(folder, "whole", 0.25, options)
     print(f"{len(expected)} detections at 0.25 um/px in tiles of the default size")
     for tile in ("256", "1500"):
-        found = _detected(folder, "whole", 0.25, [*options, "--tile", tile], f"tile{tile}")
+        found = _detected(folder, "whole", 0.25, [*options, "--set", f"tile_px={tile}"], f"tile{tile}")
         _compare(f"tiles of {tile} px", expected, found)
     for mpp in COPIES_MPP:
         side = round(SIDE_PX * 0.25 / mpp)

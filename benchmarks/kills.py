@@ -129,7 +129,7 @@ def kill_job(job: Job, folder: Path, kills: int, random: Random) -> Tally:
 
 def detection(slide: Path) -> Job:
     """A search in small tiles, with a probability map."""
-    options = ("--model", "simulated", "--tile", "256", "--probability-map", "--device", "cpu")
+    options = ("--model", "simulated", "--set", "tile_px=256", "--probability-map", "--device", "cpu")
 
     def result(output: Path) -> dict[str, Any]:
         folder = output / slide.stem
@@ -176,7 +176,7 @@ def laboratory(folder: Path) -> Job:
     def arguments(output: Path) -> list[str]:
         if not output.exists():
             shutil.copytree(begun, output)
-        return command("lab", "next", "--lab", output, "--device", "cpu")
+        return command("lab", "--lab", output, "next", "--device", "cpu")
 
     def result(output: Path) -> dict[str, Any]:
         lab = Lab(output)

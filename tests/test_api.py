@@ -183,7 +183,7 @@ def test_evaluate_is_the_command(tmp_path: Path) -> None:
     truth.to_csv(tmp_path / "truth.csv", index=False)
     found.to_csv(tmp_path / "found.csv", index=False)
     described = call("evaluate", "mitoses", "--truth", tmp_path / "truth.csv", "--predictions",
-                tmp_path / "found.csv", "--mpp", "0.25", "--bootstrap", "0")[0]  # fmt: skip
+                tmp_path / "found.csv", "--mpp", "0.25", "--set", "samples=0")[0]  # fmt: skip
     table = mp.evaluate(truth, found, mpp=0.25).table()
     assert table["f1"][0] == described["f1"] == pytest.approx(2 / 3)
 

@@ -122,7 +122,7 @@ def test_wrong_use_is_told(tmp_path: Path) -> None:
         pass
     settings = tmp_path / "cluster.toml"
     for text, described in (
-        ('kind = "cloud"', "Choose one of slurm"),
+        ('kind = "cloud"', "kind is 'cloud'. Give 'slurm'"),
         ("jobs = 0", "jobs"),
         ("queue = 1", "no setting"),
         ('kind = "lsf"', "needs the command bsub, which is not on this machine. Run this where jobs"),

@@ -94,29 +94,6 @@ def test_a_folder_stands_for_its_slides(slide: Path, tmp_path: Path) -> None:
     assert result.stderr.count("20x") == 0, "JSON has the warnings"
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        (["phh3", "candidates", "m.csv", "-w", "w"], "phh3 candidates -o w --manifest m.csv"),
-        (["phh3", "classify", "-w", "w", "m.csv"], "phh3 classify -o w --manifest m.csv"),
-        (["phh3", "sample", "m.csv", "-w", "w", "-o", "p"], "phh3 sample -w w -o p --manifest m.csv"),
-        (["reference", "build", "m.csv", "-o", "w"], "reference build -o w --manifest m.csv"),
-        (["label", "export", "p", "a.csv"], "label export p --output a.csv"),
-        (["simulate", "out", "--cases", "0"], "simulate --cases 0 --output out"),
-    ],
-)
-def test_former_spellings_are_taken_with_a_hint(
-    former: list[str], now: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "w").mkdir()
-    ends = {True: run(*former), False: run(*now.split())}
-    assert f"hint: write it as metaphase {now}; the old form will be removed" in ends[True].stderr
-    assert "hint" not in ends[False].stderr
-    assert ends[True].stderr.splitlines()[1:] == ends[False].stderr.splitlines()
-    assert ends[True].returncode == ends[False].returncode
-
-
 def test_real_slide(real_data: Path) -> None:
     facts = json.loads(run("info", real_data / "wsi" / "CMU-1-Small-Region.svs", "--json").stdout)
     assert (facts["width"], facts["height"], facts["mpp"]) == (2220, 2967, 0.499)

@@ -90,7 +90,7 @@ def test_a_missing_resolution_is_told_before_a_model_is_loaded(tmp_path: Path) -
 def test_the_metric_stands_beside_its_value(tmp_path: Path) -> None:
     (tmp_path / "truth.csv").write_text("case,grade\na,1\nb,2\nc,3\n")
     (tmp_path / "found.csv").write_text("case,grade\na,1\nb,2\nc,3\n")
-    files = ("--truth", tmp_path / "truth.csv", "--predictions", tmp_path / "found.csv", "--bootstrap", "0")
+    files = ("--truth", tmp_path / "truth.csv", "--predictions", tmp_path / "found.csv")
     shown = call("evaluate", "grade", *files).stdout
     assert "quadratic kappa" in shown
     assert '"metric": "quadratic kappa"' in call("evaluate", "grade", *files, "--json").stdout

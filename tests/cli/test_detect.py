@@ -134,7 +134,7 @@ main()
 
 @pytest.mark.slow
 def test_kill_and_run_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
-    options = ["--model", str(model), "--tile", "64", "--device", "cpu"]
+    options = ["--model", str(model), "--set", "tile_px=64", "--device", "cpu"]
     run("detect", he_slide, "-o", tmp_path / "whole", *options)
     command = [sys.executable, "-c", KILLED, "detect", str(he_slide), "-o", str(tmp_path / "killed")]
     assert (
@@ -208,7 +208,7 @@ def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Pat
     for name in "ab":
         slides.append(tmp_path / f"{name}.tif")
         slides[-1].write_bytes(he_slide.read_bytes())
-    options = ["--model", str(model), "--device", "cpu", "--tile", "128", "--explain"]
+    options = ["--model", str(model), "--device", "cpu", "--set", "tile_px=128", "--explain"]
     shared = tmp_path / "shared"
     command = [sys.executable, "-m", "metaphase", "detect", *map(str, slides), *options]
     both = [

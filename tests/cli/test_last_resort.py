@@ -38,9 +38,9 @@ def test_names_do_not_reach_the_terminal_as_commands(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "command",
     [
-        ("score", "x.csv", "--theta1", "nan"),
-        ("evaluate", "mitoses", "--truth", "a", "--predictions", "b", "--radius-um", "inf"),
-        ("phh3", "sample", "--manifest", "m", "-w", "w", "-o", "o", "--active", "nan"),
+        ("score", "x.csv", "--set", "theta1=NaN"),
+        ("evaluate", "mitoses", "--truth", "a", "--predictions", "b", "--set", "radius_um=Infinity"),
+        ("phh3", "sample", "--manifest", "m", "-w", "w", "-o", "o", "--set", "active_share=NaN"),
     ],
 )
 def test_no_option_takes_what_is_no_finite_number(command: tuple[str, ...]) -> None:

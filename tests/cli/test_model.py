@@ -29,9 +29,9 @@ terms = "none"
 def test_package(tmp_path: Path) -> None:
     (tmp_path / "card.toml").write_text(CARD)
     command = ("model", "package", "simulated", "-o", tmp_path / "given", "--card", tmp_path / "card.toml")
-    result = run(*command, "--name", "ours")
+    result = run(*command)
     assert result.returncode == 0, result.stderr
-    assert "ours: " in result.stdout
+    assert "given: " in result.stdout
     card = json.loads((tmp_path / "given.json").read_text())
     assert card["data"] == [
         {"name": "simulated slides", "terms": "none", "positives": None, "negatives": None}

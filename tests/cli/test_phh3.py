@@ -73,7 +73,19 @@ def test_from_candidates_to_mitoses(manifest: Path, workspace: Path, tmp_path: P
     first, second = tmp_path / "p1", tmp_path / "p2"
     with pytest.raises(MetaphaseError, match="classify"):
         run("sample", "--manifest", manifest, "-w", workspace, "-o", second, "--for", "cnn2")
-    run("sample", "--manifest", manifest, "-w", workspace, "-o", first, "--count", "8", "--per-case")
+    run(
+        "sample",
+        "--manifest",
+        manifest,
+        "-w",
+        workspace,
+        "-o",
+        first,
+        "--count",
+        "8",
+        "--set",
+        "per_case=true",
+    )
     items = pd.read_csv(first / "items.csv", dtype=str)
     assert set(items["case"]) == {"01", "02"}  # neither the test case nor those that failed
     assert not {"cnn1", "dab_peak", "probability"} & set(items.columns)

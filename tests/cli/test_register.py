@@ -13,6 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError
+from metaphase.cli.options import Command
 from metaphase.cli.phh3 import register
 from metaphase.detections.files import read_detections
 from metaphase.labels.registration.similarity import Similarity
@@ -23,7 +24,7 @@ from tests.labels.registration.slides import MPP, he_slide, moved, nuclei, phh3_
 TRUE = Similarity(1.0, 0.0, 12.0, -8.0)
 POINTS = np.array([[300.0, 250.0], [500.0, 400.0], [-40.0, 3.0]])
 app = typer.Typer()
-app.command()(register)
+app.command(cls=Command)(register)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.tables import read_table, write_table
 from metaphase.cli.detect import score
+from metaphase.cli.options import Command
 from metaphase.evaluation.grades import evaluate_scores
 from metaphase.evaluation.tuning import tune_count
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -26,7 +27,7 @@ GRADES = {"01": 1, "02": 2, "03": 3, "04": 1}
 
 def call(*arguments: str | Path) -> Any:
     app = typer.Typer()
-    app.command()(score)
+    app.command(cls=Command)(score)
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -55,7 +56,7 @@ def cohort(tmp_path: Path) -> Path:
 def test_table_for_people(cohort: Path) -> None:
     plain = call(cohort / "detections.csv", "--mpp", "0.25")
     assert "withheld" in plain.stdout
-    done = call(cohort / "detections.csv", "--mpp", "0.25", "--theta1", "6", "--theta2", "20")
+    done = call(cohort / "detections.csv", "--mpp", "0.25", "--set", "theta1=6", "--set", "theta2=20")
     assert done.exit_code == 0, done.stderr
     rows = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert rows["03"].split()[:3] == ["03", "30", "30"]
@@ -77,14 +78,14 @@ def test_table_is_what_the_evaluation_reads(cohort: Path) -> None:
 def test_several_thresholds_are_what_tuning_reads(cohort: Path) -> None:
     output = cohort / "counts.parquet"
     thresholds = [part for value in ("0.5", "0.9", "1") for part in ("--threshold", value)]
-    done = call(cohort / "detections.csv", "--mpp", "0.25", "-o", output, *thresholds, "--draws", "0")
+    done = call(cohort / "detections.csv", "--mpp", "0.25", "-o", output, *thresholds, "--set", "draws=0")
     assert "threshold" in done.stdout.splitlines()[0]
     assert len(read_table(output)) == 3 * len(SIZES)
     assert tune_count(cohort / "manifest.csv", output).numbers == {"delta": 0.9, "theta1": 1, "theta2": 6}
 
 
 def test_thetas_decide_the_grade(cohort: Path) -> None:
-    rows = results(cohort / "detections.csv", "--mpp", MPP, "--theta1", "1", "--theta2", "8")
+    rows = results(cohort / "detections.csv", "--mpp", MPP, "--set", "theta1=1", "--set", "theta2=8")
     assert {str(row["case"]): row["grade"] for row in rows} == {"01": 2, "02": 3, "03": 3, "04": 1}
 
 
@@ -92,7 +93,7 @@ def test_files_and_folders_together(cohort: Path) -> None:
     folder = cohort / "folder"
     for slide in ("a", "b"):
         write_table(folder / f"{slide}.csv", pd.DataFrame({"x": [10.0], "y": [20.0]}))
-    rows = results(folder, cohort / "detections.csv", "--mpp", "0.25", "--draws", "0")
+    rows = results(folder, cohort / "detections.csv", "--mpp", "0.25", "--set", "draws=0")
     assert {row["case"] for row in rows} == {"a", "b", *SIZES}
     assert call(folder, folder / "a.csv", "--mpp", "0.25").exit_code == 1
 
@@ -128,9 +129,9 @@ def test_one_bad_slide_does_not_stop_the_others(cohort: Path) -> None:
         ([], "--mpp"),
         (["--mpp", "-1"], "-1 um/px is not the resolution"),
         (["--mpp", "1e-9"], "1e-09 um/px is not the resolution"),
-        (["--mpp", "0.25", "--area", "nan"], "the area is nan"),
+        (["--mpp", "0.25", "--area", "nan"], "--area is nan. Give a finite number"),
         (["--mpp", "0.25", "--threshold", "7"], "threshold is 7"),
-        (["--mpp", "0.25", "--theta1", "30"], "theta2"),
+        (["--mpp", "0.25", "--set", "theta1=30"], "theta2"),
         (["--mpp", "0.25", "--slide", "absent.svs"], "4 slides"),
         (["--manifest", "absent.csv"], "no such file"),
     ],

@@ -25,7 +25,7 @@ UNWRITABLE = "/sys/kernel"
 
 
 def detect(slide: Path, model: Path, output: str | Path) -> list[str]:
-    options = ("--tissue", "whole", "--device", "cpu", "--tile", "128", "--probability-map")
+    options = ("--tissue", "whole", "--device", "cpu", "--set", "tile_px=128", "--probability-map")
     return ["detect", str(slide), "-o", str(output), "--model", str(model), *options]
 
 

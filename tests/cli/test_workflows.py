@@ -115,12 +115,12 @@ def test_evaluation_commands(tables: Path) -> None:
     rows = json.loads(result.stdout)
     assert [row["group"] for row in rows] == ["all", "a", "b"]
     assert (tables / "out" / "index.html").exists()
-    for_people = run("evaluate", "mitoses", *common, *where, "--bootstrap", "0", COLUMNS="80").stdout
+    for_people = run("evaluate", "mitoses", *common, *where, "--set", "samples=0", COLUMNS="80").stdout
     assert {"F1", "0.667"} <= set(for_people.upper().split())
     card = tables / "card.json"
     tuned = run("evaluate", "tune", "mitoses", *common, *where, "--card", card, "--json")
     assert json.loads(tuned.stdout)["delta"] == pytest.approx(0.9)
-    scores = ["--truth", tables / "manifest.csv", "--predictions", tables / "counts.csv", "--bootstrap", "50"]
+    scores = ["--truth", tables / "manifest.csv", "--predictions", tables / "counts.csv"]
     for task in ("grade", "proliferation"):
         shown = run("evaluate", task, *scores, "--json")
         assert shown.returncode == 0, shown.stderr

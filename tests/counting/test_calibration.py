@@ -270,5 +270,5 @@ def test_a_laboratory_comes_back_from_a_file() -> None:
 
 @pytest.mark.parametrize(("missed", "false_alarms"), [(-0.1, 0.0), (0.6, 0.5), (1.0, 0.0)])
 def test_a_reviewer_who_says_nothing_is_refused(missed: float, false_alarms: float) -> None:
-    with pytest.raises(UsageError, match="an observer who misses"):
+    with pytest.raises(UsageError, match="miss"):
         ReviewerError(missed, false_alarms)

@@ -103,7 +103,7 @@ def test_intervals_hold_the_value_and_follow_the_seed(cohort: Path) -> None:
 
 def test_missing_slides_are_an_error_unless_taken_as_empty(cohort: Path) -> None:
     some = predictions_of(cohort).query("slide != 's03'")
-    with pytest.raises(TableError, match=r"no predictions for 1 of 12 slides: s03.*--missing-as-empty"):
+    with pytest.raises(TableError, match=r"no predictions for 1 of 12 slides: s03.*missing_as_empty=true"):
         evaluated(cohort, some)
     result = evaluated(cohort, some, matching=MatchingConfig(missing_as_empty=True))
     assert result.slides.set_index("case").loc["s03", "missed"] == 30

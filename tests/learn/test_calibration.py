@@ -229,7 +229,7 @@ def test_an_unsure_answer_is_half_a_mitosis_and_observers_are_averaged(tmp_path:
 
 def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Path) -> None:
     lab, site = tmp_path / "lab", tmp_path / "site.json"
-    asked = ("--answers", "40", "--squares", "4", "--square-um", "64")
+    asked = ("--answers", "40", "--set", "squares=4", "--set", "square_um=64")
     done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
     assert done.exit_code == 0, done.output
     assert "detections: 36, squares: " in done.stdout

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.stages import silent, stage_states
+from metaphase.cli.options import Command
 from metaphase.cli.run import experiments, run
 from metaphase.learn.chain import NETWORKS, Chain, find_in_processes, source_stages
 from metaphase.learn.config import run_config
@@ -288,8 +289,8 @@ def test_a_flood_of_candidates_stops_the_run(workspace: Path) -> None:
 @pytest.fixture
 def commands() -> typer.Typer:
     app = typer.Typer()
-    app.command()(run)
-    app.command()(experiments)
+    app.command(cls=Command)(run)
+    app.command(cls=Command)(experiments)
     return app
 
 

@@ -2,64 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat
 
 from metaphase.base.errors import UsageError
+from metaphase.base.settings import InnerShare, PositiveShare, settings
 from metaphase.counting.sites import SiteProfile
-from metaphase.counting.specimen import CountConfig
+from metaphase.counting.specimen import CountConfig, Theta
 from metaphase.detections.files import known_formats
 from metaphase.detections.points import UsedPoints, paper_points
 from metaphase.networks.cards import PAPER_MODEL
 from metaphase.networks.detector import PAPER_PEAKS, Detector, ReadyDetector
 from metaphase.networks.engine.second import refuse_components
-from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.engine.settings import PeakConfig, Smoothing
 
 MIN_TILE_PX = 64
 
 
-@dataclass(frozen=True)
+@settings
 class DetectionConfig:
     """How slides are searched and counted; where nothing is given, the model's operating point applies."""
 
-    threshold: float | None = None
-    """Probability from which a detection is a mitosis and is counted; by default the model's two points."""
-    suppress_um: float | None = None
-    """Of two detections nearer than this, the weaker one goes; by default the model's distance."""
-    smooth_um: float | None = None
-    """Probabilities are averaged over this distance first; by default the model's."""
-    theta1: float | None = None
-    """Counts up to this are grade 1; by default the model's."""
-    theta2: float | None = None
-    """Counts above this are grade 3; by default the model's."""
-    floor: float | None = None
+    threshold: PositiveShare | None = None
+    """Lowest probability that is listed and counted; by default the model's two thresholds."""
+    suppress_um: NonNegativeFloat | None = None
+    """Of two detections nearer than this, the weaker one is dropped; by default the model's own."""
+    smooth_um: Smoothing | None = None
+    """Probabilities are averaged over this distance first; by default the model's own."""
+    theta1: Theta | None = None
+    """Counts up to this are grade 1; by default the operating point's, else 6."""
+    theta2: Theta | None = None
+    """Counts above this are grade 3; by default the operating point's, else 20."""
+    floor: InnerShare | None = None
     """Weakest detections that are kept; by default 0.1, or a model's own threshold where that is lower."""
     paper: bool = False
-    """The paper's own way: connected components from 0.8 on, 25 um apart, nothing smoothed, its deltas (or
-    those that were tuned so for the model) and thetas. Nothing below 0.8 is found."""
+    """Follow the paper to the letter; docs/paper.md lists what changes."""
     any_stain: bool = False
-    """Search slides that look like immunohistochemistry too."""
+    """Search other stains too."""
     allow_damage: bool = False
-    """Search slides of which parts cannot be decoded, without these parts."""
-    tile_px: int | None = None
+    """Leave out parts of a slide that cannot be decoded."""
+    tile_px: Annotated[int, Field(ge=MIN_TILE_PX)] | None = None
     """Side of the tiles, a multiple of 4; by default what runs fastest. Results do not depend on it."""
     probability_map: bool = False
     """Also write the probabilities as a pyramidal TIFF."""
     formats: tuple[str, ...] = ()
-    """Formats to write besides Parquet and QuPath's GeoJSON."""
+    """Also write: {names_of_formats}; QuPath's GeoJSON is always there."""
     site: SiteProfile | None = None
     """What is known of the laboratory the slides come from; gives calibrated counts."""
     counting: CountConfig = field(default_factory=CountConfig)
     """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 < self.threshold <= 1:
-            raise UsageError(
-                f"the threshold is {self.threshold:g}", next_step="give a probability above 0 and up to 1"
-            )
-        if self.tile_px is not None and self.tile_px < MIN_TILE_PX:
-            raise UsageError(f"tiles have {self.tile_px} px", next_step=f"give {MIN_TILE_PX} or more")
         if self.paper and self.floor is not None:
-            raise UsageError("--floor and --paper are both given", next_step="leave --floor out")
+            raise UsageError("floor and paper are both given", next_step="leave floor out")
         unknown = [name for name in self.formats if name not in known_formats()]
         if unknown:
             raise UsageError(
@@ -91,7 +88,8 @@ class DetectionConfig:
         if used.lowest < floor:
             raise UsageError(
                 f"the threshold is {used.lowest:g}, and nothing below {floor:g} is kept",
-                next_step="give a --floor below it" + (", without --paper" if self.paper else ""),
+                next_step="give a floor below it (--set floor=...)"
+                + (", without --paper" if self.paper else ""),
             )
         return used if self.site is None else self.site.rated(used)
 

@@ -1,21 +1,38 @@
-"""Settings from TOML files as frozen dataclasses: unknown names and wrong types are refused by name.
+"""Settings: each is a field of a dataclass under `@settings`, with its range, its default and what it means.
 
-Tables nest as dataclasses do. Pydantic checks the types, as it does of all that is read back from JSON;
-ranges are checked by the dataclasses themselves, when they are made.
+Pydantic checks them wherever they come from: Python, the tables of a TOML file (which nest as the dataclasses
+do), or the command line (`metaphase.cli.options`). What is wrong is refused by its name, with its value and
+what to give.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import inspect
+import itertools
+import json
+import textwrap
 import tomllib
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic import ValidationInfo as Info
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import PydanticCustomError
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
@@ -24,16 +41,71 @@ from metaphase.base.foreign import parsing, read_bytes
 Settings = TypeVar("Settings")
 MOST_DOTS = 1000
 """More of them in a line are no settings, and would keep the parser busy for hours."""
-CODE_ONLY = {"code_only": True}
-"""Metadata of a field that files may not set."""
+CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def read_settings(kind: type[Settings], path: str | Path | None, **given: Any) -> Settings:
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def settings(kind: type[Settings]) -> type[Settings]:
+    """A frozen dataclass whose fields are checked when it is made; what is wrong is a `UsageError`."""
+    made: Any = checked_dataclass(kind, frozen=True, config=CHECKED)
+    check = made.__init__
+
+    @functools.wraps(check)
+    def __init__(self: Any, *values: Any, **named: Any) -> None:
+        try:
+            check(self, *values, **named)
+        except ValidationError as error:
+            _refuse(made, error)
+
+    made.__init__ = __init__
+    return typing.cast("type[Settings]", made)
+
+
+# ---- what a field may hold, beside pydantic's `PositiveInt` and the like ----
+
+
+def _refuse_in_file(value: Any, info: Info) -> Any:
+    if info.mode == "json":
+        raise PydanticCustomError(UNKNOWN, "only code sets it")
+    return value
+
+
+def _beside_file(value: str, info: Info) -> str:
+    return resolved(info.context, value) if info.context else value
+
+
+def _in_order(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise ValueError("a lowest and then a highest number")
+    return value
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+InnerShare = Annotated[float, Field(gt=0, lt=1)]
+IN_ORDER = AfterValidator(_in_order)
+"""Of two numbers: `Annotated[tuple[float, float], IN_ORDER]`."""
+PathText = Annotated[str, AfterValidator(_beside_file)]
+"""A path; one in a file is relative to the file's folder."""
+CODE_ONLY = BeforeValidator(_refuse_in_file)
+"""Of a field that files may not set: `Annotated[int, CODE_ONLY]`."""
+UNKNOWN = "unexpected_keyword_argument"
+
+
+# ---- reading them ----
+
+
+def read_settings(
+    kind: type[Settings],
+    path: str | Path | None,
+    given: Mapping[str, Any] = {},
+    spelled: Mapping[str, str] = {},
+) -> Settings:
     """The settings that a TOML file holds, or the defaults where there is none; `given` ones override it."""
     if path is None:
-        return settings_of(kind, {}, **given)
+        return settings_of(kind, given, spelled=spelled)
     with blamed(path):
-        return settings_of(kind, read_toml(path), **given)
+        return settings_of(kind, read_toml(path) | dict(given), base=Path(path).parent, spelled=spelled)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -45,26 +117,36 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(data.decode("utf-8"))
 
 
-def settings_of(kind: type[Settings], values: Mapping[str, Any], where: str = "", **given: Any) -> Settings:
-    """Build `kind` from the table `[where]`, nested tables included; it may not set what is `given`."""
-    hints = typing.get_type_hints(kind)
-    fields = dataclasses.fields(typing.cast("type[Any]", kind))
-    allowed = [one.name for one in fields if not one.metadata.get("code_only")]
-    table = f"[{where}]" if where else "the file"
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{where} is {values!r}", next_step=f"write a table [{where}]")
-    refuse_unknown(values, allowed, table)
-    converted = {
-        key: _converted(value, hints[key], f"{where}.{key}" if where else key)
-        for key, value in values.items()
-    }
+def settings_of(
+    kind: type[Settings],
+    values: Mapping[str, Any],
+    where: str = "",
+    *,
+    base: Path | None = None,
+    spelled: Mapping[str, str] = {},
+) -> Settings:
+    """The settings of the table `[where]`, nested tables included; paths in it start at `base`.
+
+    Errors call a setting as it is `spelled`.
+    """
     try:
-        return kind(**(converted | given))
-    except TypeError as error:
-        raise UsageError(f"{table} is incomplete ({error})", next_step="add what is missing") from error
+        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), context=base)
+    except ValidationError as error:
+        _refuse(kind, error, where, spelled)
 
 
-def refuse_unknown(values: Mapping[str, Any], allowed: Collection[str], where: str) -> None:
+def meanings(kind: type) -> dict[str, str]:
+    """What each setting means: the string below its field."""
+    found = {}
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        (code,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        for field, text in itertools.pairwise(typing.cast(ast.ClassDef, code).body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+    return found
+
+
+def refuse_unknown(values: Collection[str], allowed: Collection[str], where: str) -> None:
     """Name the settings that do not exist, and those that do."""
     unknown = sorted(set(values) - set(allowed))
     if unknown:
@@ -90,21 +172,80 @@ def resolved(base: Path, value: str) -> str:
     return str(base / value) if value else ""
 
 
-def _converted(value: Any, hint: Any, where: str) -> Any:
-    """The value in the type that the field declares: lists become tuples, whole numbers may be floats."""
-    nested = [part for part in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(part)]
-    if nested:
-        return settings_of(typing.cast("type[Any]", nested[0]), value, where)
-    try:
-        return TypeAdapter(hint).validate_python(_tuples(value), strict=True)
-    except ValidationError as error:
-        _, is_wanted, wanted = error.errors()[0]["msg"].partition("Input should be ")
-        wanted = (wanted if is_wanted else f"a {hint}").replace("tuple", "list").replace("valid ", "")
-        raise UsageError(f"{where} is {value!r:.100}", next_step=f"give {wanted}") from error
+# ---- what is wrong ----
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _refuse(
+    kind: Any, error: ValidationError, where: str = "", spelled: Mapping[str, str] = {}
+) -> typing.NoReturn:
+    """Say the first thing that is wrong: a setting's name in its table, its value, and what to give."""
+    faults = error.errors(include_url=False, include_context=False)
+    fault, path = faults[0], faults[0]["loc"]
+    name = _named(path, where)
+    name = spelled.get(name, name)
+    if fault["type"] == UNKNOWN:
+        alike = [one["loc"] for one in faults if one["type"] == UNKNOWN and one["loc"][:-1] == path[:-1]]
+        hints = _hints_of(_declared(kind, path[:-1]))
+        known = [field for field, hint in hints.items() if CODE_ONLY not in typing.get_args(hint)]
+        table = _named(path[:-1], where)
+        refuse_unknown([str(one[-1]) for one in alike], known, f"[{table}]" if table else "the file")
+    if fault["type"] == "missing":
+        raise UsageError(f"{name} is missing", next_step="add it")
+    said = fault["msg"].removeprefix("Input should be ").replace("valid ", "")
+    said = said.replace("a integer", "a whole number").replace("a array", "a list")
+    wanted = {
+        "dataclass_type": f"write a table [{name}]",
+        "too_short": "name at least one",
+        "finite_number": "give a finite number",
+        "value_error": f"give {said.removeprefix('Value error, ')}",
+    }
+    step = wanted.get(fault["type"], f"give {_range_text(_declared(kind, path)) or said}")
+    raise UsageError(f"{name} is {fault['input']!r:.100}", next_step=step)
+
+
+def _named(path: Sequence[int | str], where: str) -> str:
+    steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    return f"{where}{''.join(steps)}".removeprefix(".")
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """A type, and all that it is made of, metadata included."""
+    yield hint
+    for part in typing.get_args(hint):
+        yield from getattr(part, "metadata", ()) or _parts(part)
+
+
+def _hints_of(hint: Any) -> dict[str, Any]:
+    """The fields of the settings that a type speaks of."""
+    kinds = (part for part in _parts(hint) if isinstance(part, type) and dataclasses.is_dataclass(part))
+    kind = next(kinds, None)
+    return {} if kind is None else typing.get_type_hints(kind, include_extras=True)
+
+
+def _declared(kind: Any, path: Sequence[int | str]) -> Any:
+    """The type of a field, by its place among nested settings."""
+    hint = kind
+    for name in path:
+        hint = _hints_of(hint).get(str(name), hint)
+    return hint
+
+
+BOUNDS = {
+    "gt": "above",
+    "ge": "of at least",
+    "lt": "below",
+    "le": "of at most",
+    "multiple_of": "a multiple of",
+}
+
+
+def _range_text(hint: Any) -> str:
+    """`a number above 0 and at most 1`; empty where a type knows no bounds."""
+    bounds = {key: getattr(part, key) for part in _parts(hint) for key in BOUNDS if hasattr(part, key)}
+    if {"ge", "le"} <= bounds.keys():
+        return f"a number from {bounds['ge']:g} to {bounds['le']:g}"
+    said = " and ".join(f"{BOUNDS[key]} {bound:g}" for key, bound in bounds.items())
+    return said and f"a number {said}"
 
 
 # ---- the configurations and scripts that come with the package ----

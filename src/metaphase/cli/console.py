@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +32,12 @@ from rich.text import Text
 from metaphase.base.errors import ResultWarning, several
 from metaphase.base.files import output_folder
 from metaphase.base.foreign import printable
+from metaphase.base.sharing import batch
 from metaphase.base.sharing.batch import BatchWatch, Failure, brief_time
 from metaphase.base.sharing.leases import Holder
 
 if TYPE_CHECKING:
-    from metaphase.base.stages import StageState
+    from metaphase.base.stages import Report, StageState
     from metaphase.counting.clinical import Count, SlideCount
 
 # ---- options that several commands share ----
@@ -53,6 +54,7 @@ Folder = Annotated[
     Path,
     typer.Option("-o", "--output", help="Folder for the results; made if absent.", callback=output_folder),
 ]
+Output = Annotated[Path, typer.Option("-o", "--output")]
 Mpp = Annotated[
     float | None,
     typer.Option(help="Micrometres per pixel of slides that state none (40x: about 0.25)."),
@@ -64,9 +66,6 @@ Device = Annotated[
         "--device", help="cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."
     ),
 ]
-Explain = Annotated[
-    bool, typer.Option("--explain", help="Say of every stage whether it was kept, or why it was done again.")
-]
 Shard = Annotated[
     str,
     typer.Option(
@@ -75,7 +74,6 @@ Shard = Annotated[
         metavar="I/N",
     ),
 ]
-LogJson = Annotated[bool, typer.Option("--log-json", help="Log to stderr as JSON, one line per event.")]
 Workers = Annotated[
     str,
     typer.Option(
@@ -95,19 +93,6 @@ Models = Annotated[
     typer.Option(
         "--model", help="A .safetensors or .onnx model; several are averaged. By default the bundled one."
     ),
-]
-Precision = Annotated[str, typer.Option(help="auto, float32 or fast (16 bits).")]
-Exhaustive = Annotated[
-    bool, typer.Option("--exhaustive", help="The second network sees all tissue, too: slow, for checks.")
-]
-TilesAtOnce = Annotated[int | None, typer.Option(help="Tiles at once on a GPU.")]
-Theta1 = Annotated[
-    float | None,
-    typer.Option(help="Counts up to this are grade 1; by default the operating point's, else 6."),
-]
-Theta2 = Annotated[
-    float | None,
-    typer.Option(help="Counts above this are grade 3; by default the operating point's, else 20."),
 ]
 Site = Annotated[
     Path | None,
@@ -207,6 +192,22 @@ def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
+def rows_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table of values, whatever they hold."""
+    table = plain_table(*headings)
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Names, and what is known of them."""
+    table = plain_table()
+    for name, value in facts:
+        table.add_row(f"[dim]{name}[/]", escape(value))
+    return table
+
+
 def count_cells(count: SlideCount) -> list[str]:
     """The cells of `COUNT_COLUMNS`."""
     return [count.text, count.interval_text or "-", count.kind, count.grade_shown.text]
@@ -222,6 +223,36 @@ def explain_counts(counts: Iterable[Count]) -> None:
 def print_json(value: Any) -> None:
     """Machine-readable result on stdout, nothing else beside it; undefined numbers are null."""
     typer.echo(json.dumps(_without_nan(value), indent=2, allow_nan=False))
+
+
+def answer(as_json: bool, plain: Any, *shown: object) -> None:
+    """What a command found: as JSON for programs, or tables and lines for people."""
+    if as_json:
+        print_json(plain)
+    else:
+        for one in shown:
+            stdout.print(one) if isinstance(one, Table) else say(one)
+
+
+@contextmanager
+def cohort_work(
+    workers: str, unit: str = "", *, log_json: bool = False, gpus: int = 0
+) -> Iterator[tuple[BatchWatch, batch.Workers | None]]:
+    """A progress bar for a cohort, and those who do its items, where others than this process do."""
+    from metaphase.base.sharing.workers import dask_workers
+
+    with dask_workers(workers, gpus=gpus) as pool, batch_bar(unit, log_json=log_json) as watch:
+        yield watch, pool
+
+
+@contextmanager
+def reporting(bar: Progress | None = None, what: str = "starting") -> Iterator[Report]:
+    """Shows on a bar what is done, and how far that is."""
+    with bar or progress_bar() as shown:
+        task = shown.add_task(what, total=1)
+        yield lambda what, done, total: shown.update(
+            task, description=escape(what), completed=done, total=max(total, 1e-9)
+        )
 
 
 def _without_nan(value: Any) -> Any:

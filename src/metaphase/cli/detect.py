@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import UsageError, sentence, several
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.analysis.run import SlideOutcome
@@ -20,74 +20,32 @@ if TYPE_CHECKING:
     from metaphase.counting.clinical import SlideCount
 
 
+@takes(
+    "analysis.config.DetectionConfig",
+    "threshold",
+    "any_stain",
+    "allow_damage",
+    "probability_map",
+    "paper",
+    formats="--format",
+)
+@takes("networks.engine.settings.EngineConfig", "device")
 def detect(
     output: console.Folder,
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
     manifest: console.Manifest = None,
-    split: Annotated[str, typer.Option(help="Only this split of the manifest.")] = "",
+    split: str = "",
     model: console.Models = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="Lowest probability that is listed and counted; by default the model's two thresholds."
-        ),
-    ] = None,
     mpp: console.Mpp = None,
-    tissue: Annotated[
-        str, typer.Option(help="A mask from `metaphase tissue`, or `whole` to search everything.")
-    ] = "",
-    formats: Annotated[
-        list[str] | None,
-        typer.Option("--format", help="Also write: {names of formats}; QuPath's GeoJSON is always there."),
-    ] = None,
-    probability_map: Annotated[
-        bool, typer.Option("--probability-map", help="Also write the probabilities as a pyramidal TIFF.")
-    ] = False,
-    theta1: console.Theta1 = None,
-    theta2: console.Theta2 = None,
-    suppress_um: Annotated[
-        float | None,
-        typer.Option(
-            help="Of two detections nearer than this, the weaker one is dropped; by default the model's own."
-        ),
-    ] = None,
-    smooth_um: Annotated[
-        float | None,
-        typer.Option(help="Average probabilities over this distance first; by default the model's own."),
-    ] = None,
-    floor: Annotated[
-        float | None,
-        typer.Option(help="Lowest probability that is kept in candidates.parquet; by default 0.1."),
-    ] = None,
+    tissue: str = "",
     site: console.Site = None,
-    paper: console.Paper = False,
-    any_stain: Annotated[bool, typer.Option("--any-stain", help="Search other stains too.")] = False,
-    allow_damage: Annotated[
-        bool, typer.Option("--allow-damage", help="Leave out parts of a slide that cannot be decoded.")
-    ] = False,
-    exhaustive: console.Exhaustive = False,
-    device: console.Device = None,
-    tile: Annotated[int | None, typer.Option(help="Side of the tiles in pixels; changes no result.")] = None,
-    batch: console.TilesAtOnce = None,
-    precision: console.Precision = "auto",
     shard: console.Shard = "",
     workers: console.Workers = "",
-    prune: Annotated[
-        bool,
-        typer.Option("--prune", help="Move results that this command does not ask for to `removed` in DIR."),
-    ] = False,
-    allow_failed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-failed",
-            help="Exit with 0 even if slides failed (see errors.log): for workflow engines.",
-        ),
-    ] = False,
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Say what would be done and why, then stop.")
-    ] = False,
+    prune: bool = False,
+    allow_failed: bool = False,
+    log_json: bool = False,
+    explain: bool = False,
+    status: bool = False,
     as_json: console.Json = False,
 ) -> None:
     """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
@@ -95,12 +53,20 @@ def detect(
     Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
     theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
     and index and tables cover what all of them ask for.
+
+    Parameters:
+        split: Only this split of the manifest.
+        tissue: A mask from `metaphase tissue`, or `whole` to search everything.
+        prune: Move results that this command does not ask for to `removed` in DIR.
+        allow_failed: Exit with 0 even if slides failed (see errors.log): for workflow engines.
+        log_json: Log to stderr as JSON, one line per event.
+        explain: Say of every stage whether it was kept, or why it was done again.
+        status: Say what would be done and why, then stop.
     """
     from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
     from metaphase.analysis.config import DetectionConfig
     from metaphase.analysis.run import detect_cohort, slide_states
     from metaphase.base.sharing.batch import shard_of
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
@@ -108,22 +74,8 @@ def detect(
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
-    given, slides = slides, console.chosen_slides(slides)
-    config = DetectionConfig(
-        threshold=threshold,
-        suppress_um=suppress_um,
-        smooth_um=smooth_um,
-        theta1=theta1,
-        theta2=theta2,
-        floor=floor,
-        site=None if site is None else load_profile(site),
-        paper=paper,
-        any_stain=any_stain,
-        allow_damage=allow_damage,
-        tile_px=tile,
-        probability_map=probability_map,
-        formats=tuple(formats or ()),
-    )
+    named_so, slides = slides, console.chosen_slides(slides)
+    config = given(DetectionConfig, site=None if site is None else load_profile(site))
     if manifest is None:
         chosen = list(named_slides(slides, mpp=mpp, tissue=tissue).values())
     else:
@@ -133,7 +85,7 @@ def detect(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
     names = [one.name for one in chosen]
-    asked = asked_by(given, chosen) if manifest is None else {asker(manifest, split): names}
+    asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
@@ -141,26 +93,19 @@ def detect(
             console.warn(f"slides without resolution: {named(unknown)}")
         raise next(iter(unknown.values()))
     chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
-    engine = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
+    engine = given(EngineConfig)
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             console.explain(slide_states(slide, output / slide.name, ready, config), slide.name)
         return
-    gpus = gpu_count() if workers and device in (None, "cuda") else 0
-    with (
-        dask_workers(workers, gpus=gpus) as pool,
-        console.batch_bar(console.AREA, log_json=log_json) as watch,
-    ):
+    gpus = gpu_count() if workers and engine.device in (None, "cuda") else 0
+    with console.cohort_work(workers, console.AREA, log_json=log_json, gpus=gpus) as (watch, pool):
         done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool, asked=asked, prune=prune)
     for name, outcome in done.results.items():
-        console.explain(outcome.states, name, shown=explained)
+        console.explain(outcome.states, name, shown=explain)
     outcomes = list(done.results.values())
-    if as_json:
-        console.print_json(_plain(done, ready.detector.card))
-    else:
-        for line in _end(outcomes, len(done.failures), output):
-            console.say(line)
+    console.answer(as_json, _plain(done, ready.detector.card), *_end(outcomes, len(done.failures), output))
     raise typer.Exit(int(any(not (allow_failed and one.bad_input) for one in done.failures)))
 
 
@@ -207,20 +152,15 @@ def convert(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            help="Files or folders: {titles of formats}.",
+            help="Files or folders: {titles_of_formats}.",
             metavar="INPUT...",
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="File, or with --to a folder for one file per slide.")
-    ],
-    to: Annotated[
-        str | None,
-        typer.Option(help="{names of formats}; by default what the output's name says."),
-    ] = None,
+    output: console.Output,
+    to: str | None = None,
     mpp: console.Mpp = None,
     manifest: console.Manifest = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest probability to keep.")] = None,
+    threshold: float | None = None,
     suppress_um: Annotated[
         float | None,
         typer.Option(
@@ -228,12 +168,17 @@ def convert(
             metavar="UM",
         ),
     ] = None,
-    slide: Annotated[
-        Path | None, typer.Option(help="The DICOM slide, file or folder, to which annotations refer.")
-    ] = None,
+    slide: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge."""
+    """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge.
+
+    Parameters:
+        output: File, or with --to a folder for one file per slide.
+        to: {names_of_formats}; by default what the output's name says.
+        threshold: Lowest probability to keep.
+        slide: The DICOM slide, file or folder, to which annotations refer.
+    """
     from metaphase.detections.files import convert_detections
 
     done = convert_detections(
@@ -248,40 +193,41 @@ def convert(
     )
     console.warn(*done.warnings)
     points, slides = len(done.detections.table), len(done.detections.slides)
-    if as_json:
-        warnings = [warning.to_dict() for warning in done.warnings]
-        files = [str(file) for file in done.files]
-        console.print_json({"points": points, "slides": slides, "files": files, "warnings": warnings})
-    else:
-        where = str(done.files[0]) if len(done.files) == 1 else f"{len(done.files)} files in {output}"
-        console.say(f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
+    warnings = [warning.to_dict() for warning in done.warnings]
+    files = [str(file) for file in done.files]
+    where = files[0] if len(files) == 1 else f"{len(files)} files in {output}"
+    plain = {"points": points, "slides": slides, "files": files, "warnings": warnings}
+    console.answer(as_json, plain, f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
 
-data = typer.Typer(help="Read published data sets.", no_args_is_help=True)
+data = Group("Read published data sets.")
 
 
 @data.command("import")
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set; see `metaphase data list`.", metavar="NAME")],
-    folder: Annotated[Path, typer.Argument(help="Folder of the data set, as published.", metavar="FOLDER")],
+    name: str,
+    folder: Path,
     output: console.Folder,
     mpp: console.Mpp = None,
     as_json: console.Json = False,
 ) -> None:
-    """Write the manifest and the truth table of a data set."""
+    """Write the manifest and the truth table of a data set.
+
+    Parameters:
+        name: Data set; see `metaphase data list`.
+        folder: Folder of the data set, as published.
+    """
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
     console.warn(*result.warnings)
-    if as_json:
-        files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-        warnings = [warning.to_dict() for warning in result.warnings]
-        console.print_json({**files, "labels": result.labels, "warnings": warnings})
-    else:
-        counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-        console.say(f"{result.truth_path}: {counts}")
+    files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
+    warnings = [warning.to_dict() for warning in result.warnings]
+    counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
+    plain = {**files, "labels": result.labels, "warnings": warnings}
+    console.answer(as_json, plain, f"{result.truth_path}: {counts}")
 
 
 @data.command("list")
@@ -289,10 +235,8 @@ def list_data() -> None:
     """List the data sets that can be read, and the files each is expected to have."""
     from metaphase.evaluation.datasets import ADAPTERS
 
-    table = Table("name", "files", box=None)
-    for name, (layout, _) in ADAPTERS.items():
-        table.add_row(name, escape(layout))
-    console.stdout.print(table)
+    rows = [(name, layout) for name, (layout, _) in ADAPTERS.items()]
+    console.stdout.print(console.rows_table(("name", "files"), rows))
 
 
 # ---- `metaphase score`: from detections to the mitotic count and grade ----
@@ -305,7 +249,7 @@ Files = Annotated[
     ),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Table to write, .csv or .parquet.")]
-OneSlide = Annotated[Path | None, typer.Option("--slide", help="The slide itself: its um/px and tissue.")]
+
 Area = Annotated[
     float | None, typer.Option("--area", help="Area of the tissue in mm2, where there is no slide.")
 ]
@@ -317,35 +261,36 @@ Thresholds = Annotated[
         "for counts of the model that made the tables, else 0.8."
     ),
 ]
-Card = Annotated[
-    Path | None, typer.Option(help="Model card whose operating point is used, whatever the tables state.")
-]
-Draws = Annotated[int, typer.Option(help="Draws behind interval and probabilities; 0 for none.")]
 
 
+@takes("counting.specimen.CountConfig", others=("draws", "confidence", "percentile", "seed"))
+@takes("analysis.config.DetectionConfig", others=("theta1", "theta2"))
 def score(
     detections: Files,
     output: Output = None,
     manifest: console.Manifest = None,
-    slide: OneSlide = None,
+    slide: Path | None = None,
     area: Area = None,
     mpp: console.Mpp = None,
     tissue: FindTissue = True,
     threshold: Thresholds = None,
-    card: Card = None,
-    theta1: console.Theta1 = None,
-    theta2: console.Theta2 = None,
+    card: Path | None = None,
     site: console.Site = None,
-    draws: Draws = 1000,
     as_json: console.Json = False,
 ) -> None:
-    """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty."""
+    """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty.
+
+    Parameters:
+        slide: The slide itself: its um/px and tissue.
+        card: Model card whose operating point is used, whatever the tables state.
+    """
     from metaphase.analysis import scoring as jobs
+    from metaphase.analysis.config import DetectionConfig
     from metaphase.base.tables import write_table
     from metaphase.counting.specimen import CountConfig
 
-    config, failed = CountConfig(draws=draws), False
-    own_way = not threshold and (card, theta1, theta2) == (None, None, None)
+    config, asked, failed = given(CountConfig), given(DetectionConfig), False
+    own_way = not threshold and (card, asked.theta1, asked.theta2) == (None, None, None)
     as_stored = own_way and tissue and config == CountConfig()
     as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
     if stored := jobs.stored_results(detections) if as_stored else []:
@@ -353,7 +298,9 @@ def score(
         points = [point for number, point in enumerate(every) if point not in every[:number]]
         counts: list[tuple[str, SlideCount]] = [(one.name, one.record) for one in stored]
     else:
-        points = jobs.count_points(detections, card, threshold or (), theta1=theta1, theta2=theta2)
+        points = jobs.count_points(
+            detections, card, threshold or (), theta1=asked.theta1, theta2=asked.theta2
+        )
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
         with console.batch_bar("slides") as watch:
             profile = jobs.site_beside(detections) if own_way else None
@@ -379,15 +326,9 @@ def _counts_table(counts: Sequence[tuple[str, SlideCount]]) -> Table:
     """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
     several = len({one.config.threshold for _, one in counts}) > 1
     columns = ("counted", *console.COUNT_COLUMNS, "hotspot", "at x, y")
-    table = Table("slide", *(["threshold"] if several else []), *columns, box=None)
+    rows = []
     for name, one in counts:
-        circle = one.hotspot
-        table.add_row(
-            escape(name),
-            *([f"{one.config.threshold:g}"] if several else []),
-            str(one.counted),
-            *console.count_cells(one),
-            str(one.maximum),
-            f"{circle.x:.0f}, {circle.y:.0f}" if one.maximum else "-",
-        )
-    return table
+        threshold = [f"{one.config.threshold:g}"] if several else []
+        where = f"{one.hotspot.x:.0f}, {one.hotspot.y:.0f}" if one.maximum else "-"
+        rows.append([name, *threshold, one.counted, *console.count_cells(one), one.maximum, where])
+    return console.rows_table(["slide", *(["threshold"] if several else []), *columns], rows)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,18 +21,9 @@ if TYPE_CHECKING:
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
-evaluate = typer.Typer(help="Compare detections, grades and scores with the truth.", no_args_is_help=True)
-tune = typer.Typer(
-    help="Choose thresholds on a tuning set and keep them in a model card.", no_args_is_help=True
-)
+evaluate = Group("Compare detections, grades and scores with the truth.")
+tune = Group("Choose thresholds on a tuning set and keep them in a model card.")
 evaluate.add_typer(tune, name="tune")
-
-
-class Matching(StrEnum):
-    """How detections and truths are paired."""
-
-    greedy = "greedy"
-    optimal = "optimal"
 
 
 Truth = Annotated[Path, typer.Option(help="Truth: a table, or a folder that `metaphase data import` wrote.")]
@@ -53,15 +43,11 @@ Split = Annotated[str | None, typer.Option(help="Use only this split of the mani
 Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
 Card = Annotated[Path | None, typer.Option(help="Model card whose tuned parameters are used.")]
 NewCard = Annotated[Path | None, typer.Option(help="Model card to keep the parameters in.")]
-SkipMissing = Annotated[bool, typer.Option(help="Leave cases without a prediction out, with a warning.")]
-RadiusUm = Annotated[float, typer.Option(help="Farthest distance of a match, in um.")]
-Method = Annotated[Matching, typer.Option(help="Most probable first, or as many matches as possible.")]
-MissingAsEmpty = Annotated[bool, typer.Option(help="Slides without predictions have no detections.")]
-Border = Annotated[float, typer.Option(help="Margin in um along the border in which nothing counts.")]
-Bootstrap = Annotated[int, typer.Option(help="Draws of the bootstrap; 0 for no intervals.")]
 
 
 @evaluate.command()
+@takes("evaluation.marks.MatchingConfig", "threshold")
+@takes("evaluation.metrics.BootstrapConfig")
 def mitoses(
     truth: Truth,
     predictions: Predictions,
@@ -69,14 +55,8 @@ def mitoses(
     manifest: console.Manifest = None,
     by: By = None,
     split: Split = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest probability that counts.")] = None,
     card: Card = None,
     ignore: Ignore = None,
-    radius_um: RadiusUm = 7.5,
-    matching: Method = Matching.greedy,
-    border_um: Border = 0.0,
-    missing_as_empty: MissingAsEmpty = False,
-    bootstrap: Bootstrap = 1000,
     mpp: console.Mpp = None,
     as_json: console.Json = False,
 ) -> None:
@@ -86,16 +66,9 @@ def mitoses(
     from metaphase.evaluation.mitoses import evaluate_mitoses
     from metaphase.reports.evaluation import write_mitosis_report
 
-    rules = MatchingConfig(
-        radius_um=radius_um,
-        method=matching.value,
-        threshold=threshold,
-        border_um=border_um,
-        missing_as_empty=missing_as_empty,
-    )
     result = evaluate_mitoses(
         truth, predictions, manifest=manifest, by=by or (), split=split, ignore=ignore, mpp=mpp,
-        card=card, matching=rules, bootstrap=BootstrapConfig(samples=bootstrap),
+        card=card, matching=given(MatchingConfig), bootstrap=given(BootstrapConfig),
     )  # fmt: skip
     if output is not None:
         write_mitosis_report(result, output)
@@ -112,19 +85,12 @@ def _add_agreement(task: CountPart, about: str) -> None:
         by: By = None,
         split: Split = None,
         card: Card = None,
-        skip_missing: SkipMissing = False,
-        bootstrap: Bootstrap = 1000,
         as_json: console.Json = False,
     ) -> None:
         from metaphase.evaluation.grades import evaluate_scores
-        from metaphase.evaluation.metrics import BootstrapConfig
         from metaphase.reports.evaluation import write_agreement_report
 
-        samples = BootstrapConfig(samples=bootstrap)
-        result = evaluate_scores(
-            task, truth, predictions, by=by or (), split=split, card=card, skip_missing=skip_missing,
-            bootstrap=samples,
-        )  # fmt: skip
+        result = evaluate_scores(task, truth, predictions, by=by or (), split=split, card=card)
         if output is not None:
             write_agreement_report(result, output)
         _show(result.table(), result.warnings, output, as_json, "", result.settings)
@@ -137,6 +103,7 @@ _add_agreement("proliferation", "Does the score follow proliferation? Spearman c
 
 
 @tune.command("mitoses")
+@takes("evaluation.marks.MatchingConfig", others=("radius_um", "method", "missing_as_empty"))
 def tune_mitoses_command(
     truth: Truth,
     predictions: Predictions,
@@ -144,9 +111,6 @@ def tune_mitoses_command(
     manifest: console.Manifest = None,
     split: Split = None,
     ignore: Ignore = None,
-    radius_um: RadiusUm = 7.5,
-    matching: Method = Matching.greedy,
-    missing_as_empty: MissingAsEmpty = False,
     mpp: console.Mpp = None,
     paper: console.Paper = False,
     as_json: console.Json = False,
@@ -155,50 +119,41 @@ def tune_mitoses_command(
     from metaphase.evaluation.marks import MatchingConfig
     from metaphase.evaluation.tuning import tune_mitoses
 
-    rules = MatchingConfig(radius_um=radius_um, method=matching.value, missing_as_empty=missing_as_empty)
-    _show_tuned(
-        tune_mitoses(
-            truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=rules,
-            floor=_floor(paper),
-        ),
-        as_json,
+    tuned = tune_mitoses(
+        truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp,
+        matching=given(MatchingConfig), floor=_floor(paper),
     )  # fmt: skip
+    _show_tuned(tuned, as_json)
 
 
-def _add_count_tuning(name: str, parts: tuple[CountPart, ...], about: str) -> None:
-    """The command that tunes all of a count's numbers, or only some."""
+class Part(StrEnum):
+    """What of a count's numbers is tuned alone."""
 
-    def command(
-        truth: Truth,
-        predictions: Counts,
-        card: NewCard = None,
-        split: Split = None,
-        paper: console.Paper = False,
-        as_json: console.Json = False,
-    ) -> None:
-        from metaphase.evaluation.tuning import tune_count
-
-        tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
-        _show_tuned(tuned, as_json)
-
-    tune.command(name, help=about)(command)
+    proliferation = "proliferation"
+    grade = "grade"
 
 
-_add_count_tuning(
-    "count",
-    ("proliferation", "grade"),
-    "Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.",
-)
-_add_count_tuning(
-    "proliferation",
-    ("proliferation",),
-    "Choose only the count's delta, for Spearman; thetas tuned at another delta are removed.",
-)
-_add_count_tuning(
-    "grade",
-    ("grade",),
-    "Choose only theta1 and theta2, for kappa, at the count's delta of the card or the table's threshold.",
-)
+@tune.command("count")
+def tune_count_command(
+    truth: Truth,
+    predictions: Counts,
+    card: NewCard = None,
+    split: Split = None,
+    only: Part | None = None,
+    paper: console.Paper = False,
+    as_json: console.Json = False,
+) -> None:
+    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.
+
+    Parameters:
+        only: Only the count's delta (proliferation; thetas tuned at another delta are removed), or
+          only the thetas (grade; at the count's delta of the card or the table's threshold).
+    """
+    from metaphase.evaluation.tuning import tune_count
+
+    parts: tuple[CountPart, ...] = ("proliferation", "grade") if only is None else (only.value,)
+    tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
+    _show_tuned(tuned, as_json)
 
 
 def _floor(paper: bool) -> float:
@@ -221,11 +176,11 @@ def _show(
     if as_json:
         console.print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
         return
-    shown = Table("", *(str(group) for group in table["group"]), box=None)
-    for name in table.columns.drop(["by", "group"]):
-        cells = (f"{one:.3f}" if isinstance(one, float) else escape(str(one)) for one in table[name])
-        shown.add_row(str(name), *cells)
-    console.stdout.print(shown)
+    rows = [
+        [name, *(f"{one:.3f}" if isinstance(one, float) else one for one in table[name])]
+        for name in table.columns.drop(["by", "group"])
+    ]
+    console.stdout.print(console.rows_table(("", *map(str, table["group"])), rows))
     if point:
         console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
     if output is not None:
@@ -250,31 +205,32 @@ def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
 
 # ---- `metaphase observers`: let people judge detections, blind ----
 
-observers = typer.Typer(help="Blinded observer studies.", no_args_is_help=True)
+observers = Group("Blinded observer studies.")
 
 
 @observers.command()
+@takes("evaluation.observers.StudyConfig")
 def export(
-    detections: Annotated[Path, typer.Argument(help="Detections to judge.", metavar="DETECTIONS")],
+    detections: Path,
     manifest: console.NeededManifest,
     output: console.Folder,
     key: Annotated[Path, typer.Option(help="File that says which patch is what; keep it from the observer.")],
-    distractors: Annotated[Path | None, typer.Option(help="Table of points to mix in.")] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="Lowest probability of a detection; by default the point that the tables state."),
-    ] = None,
+    distractors: Path | None = None,
+    threshold: float | None = None,
     paper: console.Paper = False,
-    count: Annotated[int | None, typer.Option(help="Detections to draw; by default all.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draw and the order.")] = 0,
-    mpp: console.Mpp = None,
 ) -> None:
-    """Write shuffled patches of detections and distractors, and an answer sheet."""
+    """Write shuffled patches of detections and distractors, and an answer sheet.
+
+    Parameters:
+        detections: Detections to judge.
+        distractors: Table of points to mix in.
+        threshold: Lowest probability of a detection; by default the point that the tables state.
+    """
     from metaphase.evaluation.observers import StudyConfig, export_observers
 
     study = export_observers(
-        detections, manifest, output, key=key, distractors=distractors, threshold=threshold, mpp=mpp,
-        config=StudyConfig(detections=count, seed=seed), paper=paper,
+        detections, manifest, output, key=key, distractors=distractors, threshold=threshold,
+        config=given(StudyConfig), paper=paper,
     )  # fmt: skip
     console.warn(*study.warnings)
     console.say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
@@ -286,23 +242,26 @@ def read(
     answers: Annotated[
         list[Path], typer.Argument(help="Answer sheets, one per observer.", metavar="ANSWERS...")
     ],
-    recall: Annotated[
-        float | None, typer.Option(help="Recall of the detector, for the alternative F1.")
-    ] = None,
+    recall: float | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Precision according to the observers, and the F1 that follows from it."""
+    """Precision according to the observers, and the F1 that follows from it.
+
+    Parameters:
+        recall: Recall of the detector, for the alternative F1.
+    """
     from metaphase.evaluation.observers import read_observers
 
     results = read_observers(key, answers, recall=recall)
-    if as_json:
-        console.print_json([asdict(result) for result in results])
-        return
-    table = Table("observer", "confirmed", "precision", "95 %", "F1", box=None)
-    for result in results:
-        share, precision = f"{result.confirmed} of {result.judged}", result.precision
-        interval = f"{precision.low:.3f} to {precision.high:.3f}"
-        table.add_row(
-            result.observer, share, f"{precision.value:.3f}", interval, f"{result.alternative_f1:.3f}"
+    rows = [
+        (
+            one.observer,
+            f"{one.confirmed} of {one.judged}",
+            f"{one.precision.value:.3f}",
+            f"{one.precision.low:.3f} to {one.precision.high:.3f}",
+            f"{one.alternative_f1:.3f}",
         )
-    console.stdout.print(table)
+        for one in results
+    ]
+    table = console.rows_table(("observer", "confirmed", "precision", "95 %", "F1"), rows)
+    console.answer(as_json, [asdict(one) for one in results], table)

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from metaphase.base.sharing.batch import brief_time
 from metaphase.cli import console
+from metaphase.cli.options import Group
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from metaphase.lab.folder import Lab as LabFolder
     from metaphase.lab.parts import Asked, StepProgress
 
-lab = typer.Typer(help="Your own detector, from a folder of slide pairs: init, then next, next, ...")
+lab = Group(
+    "Your own detector, from a folder of slide pairs: init, then next, next, ...", no_args_is_help=False
+)
 
 LabOption = Annotated[
     Path | None,
@@ -68,29 +71,23 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
 @lab.command()
 def init(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Folder with H&E and PHH3 slides.", metavar="FOLDER")],
-    root: Annotated[
-        Path | None, typer.Option("--lab", help="Folder to work in; by default the current one.")
-    ] = None,
-    name: Annotated[str, typer.Option(help="Name of the model; by default that of the folder.")] = "",
-    table: Annotated[
-        Path | None, typer.Option(help="CSV with slide or case, and patient, laboratory or both.")
-    ] = None,
-    start: Annotated[
-        str, typer.Option(help="Pair to start from, a bundled one by name; '' trains from nothing.")
-    ] = "breast",
+    folder: Path,
+    table: Path | None = None,
+    start: str = "breast",
 ) -> None:
     """Find and pair the slides, split them by patient, and write manifest.csv and lab.toml.
 
     Names propose pairs, the tissue decides. Slides that do not fit are named, and the others go on.
+
+    Parameters:
+        folder: Folder with H&E and PHH3 slides.
+        table: CSV with slide or case, and patient, laboratory or both.
+        start: Pair to start from, a bundled one by name; '' trains from nothing.
     """
     from metaphase.lab.running import begin
 
-    with console.step_bar() as bar:
-        task = bar.add_task("looking for slides", total=1)
-
-        def report(what: str, done: float, total: float) -> None:
-            bar.update(task, description=escape(what), completed=done, total=total)
+    bar = console.step_bar()
+    with console.reporting(bar, "looking for slides") as report:
 
         def ask(question: str) -> bool:
             bar.stop()
@@ -99,9 +96,8 @@ def init(
             return said
 
         begun = begin(
-            root or context.obj or Path(),
+            context.obj or Path(),
             folder,
-            name=name,
             table=table,
             start=start,
             ask=ask if sys.stdin.isatty() else None,
@@ -120,24 +116,23 @@ def init(
 @lab.command("next")
 def next_(
     context: typer.Context,
-    root: LabOption = None,
     device: console.Device = None,
-    no_page: Annotated[
-        bool, typer.Option("--no-page", help="Stop where people are asked, and do not show the page.")
-    ] = False,
-    enough: Annotated[
-        bool, typer.Option("--enough", help="The answers given so far are enough: continue with them.")
-    ] = False,
+    no_page: bool = False,
+    enough: bool = False,
 ) -> None:
     """Do all that a machine can do; where people are asked, show the page until they have answered.
 
     Run the same command again to continue after a stop.
+
+    Parameters:
+        no_page: Stop where people are asked, and do not show the page.
+        enough: The answers given so far are enough: continue with them.
     """
     from metaphase.lab.folder import find_lab
     from metaphase.lab.parts import say_enough
     from metaphase.lab.running import alone, go_on
 
-    found = find_lab(root or context.obj, device)
+    found = find_lab(context.obj, device)
     with alone(found):
         asked = None
         while asked is None or enough or (not no_page and _answered(found, asked)):

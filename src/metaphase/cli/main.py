@@ -6,9 +6,7 @@ import contextlib
 import errno
 import io
 import logging
-import math
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import described
@@ -25,6 +23,7 @@ from metaphase.cli.console import complain, tell, warn
 from metaphase.cli.detect import convert, data, detect, score
 from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.lab import lab
+from metaphase.cli.options import Command
 from metaphase.cli.phh3 import phh3, reference, register
 from metaphase.cli.run import configs, experiments, qupath, run
 from metaphase.cli.slides import archive, info, simulate, stain, tissue
@@ -49,80 +48,25 @@ class Commands(TyperGroup):
             raise
 
 
-class Command(TyperCommand):
-    """A command whose numbers are finite, whichever option they are for."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Check what was given, then run."""
-        for name, given in ctx.params.items():
-            for value in given if isinstance(given, list | tuple) else (given,):
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise UsageError(
-                        f"--{name.replace('_', '-')} is {value}", next_step="give a finite number"
-                    )
-        return super().invoke(ctx)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Options as they are called now; what an earlier version called them is taken, with a hint."""
-        called = ctx.command_path
-        former = next((FORMER[name] for name in FORMER if called.endswith(f" {name}")), {})
-        now = [former.get(word, word) for word in args]
-        if "" in former and (rest := self.make_parser(ctx).parse_args(list(now))[1]):
-            now.remove(rest[0])
-            now += [former[""], rest[0]]
-        if now != args:
-            tell(f"hint: write it as {called} {' '.join(now)}; the old form will be removed")
-        return super().parse_args(ctx, now)
+class Paneled(Command):
+    """A command over cohorts, whose help shows what most people need first."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, of which help says what they take in plain words, what most people need first."""
-        params = [_plainly_shown(param) for param in super().get_params(ctx)]
-        if any(param.name == "shard" for param in params):
-            for param in params:
-                param.rich_help_panel = PANELS.get(param.name)
+        """Its parameters, in panels."""
+        params = super().get_params(ctx)
+        for param in params:
+            param.rich_help_panel = PANELS.get(param.name)
         return params
 
 
-def _plainly_shown(param: Any) -> Any:
-    """The parameter; lists are shown as `<path>...`, flags take nothing, and formats are those there are."""
-    if "of formats}" in (getattr(param, "help", None) or ""):
-        from metaphase.detections.files import format_titles, known_formats
-
-        names = {"{titles of formats}": format_titles(), "{names of formats}": ", ".join(known_formats())}
-        for word, said in names.items():
-            param.help = param.help.replace(word, said)
-    if hasattr(param, "display_type_rich") and "display_type_rich" not in vars(param):
-        shown = param.display_type_rich
-
-        def plain(ctx: Any) -> str:
-            kind = str(shown(ctx=ctx) or "").replace("<bool>", "")
-            return LIST.sub(lambda found: f"<{found[1].lower()}>...", kind)
-
-        param.display_type_rich = plain
-    return param
-
-
-_WORKERS = {"--scheduler": "--workers", "--cluster": "--workers"}
-_COHORT = {"": "--manifest", "-w": "-o", "--workspace": "--output"} | _WORKERS
-FORMER = {
-    "phh3 candidates": _COHORT,
-    "phh3 classify": _COHORT,
-    "phh3 sample": {"": "--manifest"},
-    "detect": _WORKERS,
-    "reference build": {"": "--manifest"} | _WORKERS,
-    "label export": {"": "--output"},
-    "simulate": {"": "--output"},
-}
-"""What options were called in version 0.1, by command; "" is an argument without one."""
 PANELS = {
     **dict.fromkeys(("formats", "probability_map"), "Exports"),
-    **dict.fromkeys(("theta1", "theta2", "suppress_um", "smooth_um", "floor", "paper", "exhaustive"),
+    **dict.fromkeys(("paper", "other_settings"),
                     "Settings other than the model's, and the paper's"),
-    **dict.fromkeys(("device", "precision", "tile", "batch", "shard", "workers", "allow_failed", "log_json"),
+    **dict.fromkeys(("device", "shard", "workers", "allow_failed", "log_json"),
                     "Machines"),
 }  # fmt: skip
-"""Where help shows the options of commands over cohorts; all others come first."""
-LIST = re.compile(r"<list\[(.+)\]>")
+"""Where help shows the options of `detect`; all others come first."""
 STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 app = typer.Typer(
     cls=Commands,
@@ -141,10 +85,8 @@ GROUPS = {
     "model": model, "configs": configs,
 }  # fmt: skip
 for command in COMMANDS:
-    app.command(cls=Command)(command)
+    app.command(cls=Paneled if command is detect else Command)(command)
 for name, group in GROUPS.items():
-    for registered in group.registered_commands:
-        registered.cls = Command
     app.add_typer(group, name=name)
 
 

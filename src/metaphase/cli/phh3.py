@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 from metaphase.cli.train import report_training, watcher
 from metaphase.cli.view import Port, announce
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-phh3 = typer.Typer(help="Mitoses of PHH3 slides: candidates, labels, networks.", no_args_is_help=True)
+phh3 = Group("Mitoses of PHH3 slides: candidates, labels, networks.")
 
 Project = Annotated[Path, typer.Argument(help="Labelling project with merged labels.", metavar="PROJECT")]
 Learning = Annotated[
@@ -41,21 +40,21 @@ def candidates(
     manifest: console.NeededManifest,
     output: console.Folder,
     config: console.Settings = None,
-    force: Annotated[bool, typer.Option("--force", help="Search slides that look like H&E, too.")] = False,
-    shard: console.Shard = "",
+    force: bool = False,
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
-    """Find every brown object of the PHH3 slides. Finished slides are skipped."""
-    from metaphase.base.sharing.workers import dask_workers
+    """Find every brown object of the PHH3 slides. Finished slides are skipped.
+
+    Parameters:
+        force: Search slides that look like H&E, too.
+    """
     from metaphase.labels.phh3.candidates import BrownConfig
     from metaphase.labels.phh3.cohort import search_cohort
 
     settings = read_settings(BrownConfig, config)
-    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
-        batch = search_cohort(manifest, output, settings, force=force, shard=shard, watch=watch, pool=pool)
+    with console.cohort_work(workers) as (watch, pool):
+        batch = search_cohort(manifest, output, settings, force=force, watch=watch, pool=pool)
     results = [
         {
             "case": case,
@@ -66,44 +65,37 @@ def candidates(
         }
         for case, one in batch.results.items()
     ]
-    for case, one in batch.results.items() if explained else ():
-        console.tell(f"{case}: search {'done (' + one.reason + ')' if one.reason else 'kept'}")
     _report(results, as_json, ("case", "candidates", "picture"))
     raise typer.Exit(int(bool(batch.failures)))
 
 
 @phh3.command()
+@takes("labels.phh3.cases.DrawConfig", "count")
 def sample(
     manifest: console.NeededManifest,
     workspace: Annotated[
         Path, typer.Option("-w", "--workspace", help="Folder that candidates and classify wrote.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the new labelling project.")],
+    output: console.Output,
     purpose: Annotated[
         str, typer.Option("--for", help="cnn1: of all candidates; cnn2: of those CNN1 keeps.")
     ] = "cnn1",
-    count: Annotated[int, typer.Option(help="Candidates to label.")] = 2000,
-    per_case: Annotated[bool, typer.Option("--per-case", help="Equally many from each case.")] = False,
-    active: Annotated[float, typer.Option(help="Share of items nearest to the network's threshold.")] = 0.0,
-    exclude: Annotated[
-        list[Path] | None, typer.Option(help="Project whose items are left out; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    exclude: list[Path] | None = None,
 ) -> None:
-    """Draw candidates of the cases that are not held out (split `test`) into a labelling project."""
+    """Draw candidates of the cases that are not held out (split `test`) into a labelling project.
+
+    Parameters:
+        output: Folder of the new labelling project.
+        exclude: Project whose items are left out; may be repeated.
+    """
     from metaphase.base.tables import named, read_manifest
     from metaphase.labels.phh3.cases import DrawConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
-    drawn = draw_project(
-        read_manifest(manifest),
-        workspace,
-        output,
-        cast(Literal["cnn1", "cnn2"], purpose),
-        DrawConfig(count, per_case, active, seed),
-        exclude=exclude or (),
-    )
+    network, config = cast(Literal["cnn1", "cnn2"], purpose), given(DrawConfig)
+    cohort = read_manifest(manifest)
+    drawn = draw_project(cohort, workspace, output, network, config, exclude=exclude or ())
     if drawn.skipped:
         console.warn(f"not ready, so nothing was drawn from: {named(drawn.skipped)}")
     console.say(f"{len(drawn.items):,} items; label them with: metaphase label serve {output}")
@@ -128,16 +120,17 @@ def train_cnn1(
 def train_cnn2(
     project: Project,
     output: console.Folder,
-    artefacts: Annotated[
-        list[Path] | None,
-        typer.Option(help="Labelled project whose artefacts are further negatives (CNN1's)."),
-    ] = None,
+    artefacts: list[Path] | None = None,
     start: Start = "",
     config: Learning = None,
     device: console.Device = None,
     as_json: console.Json = False,
 ) -> None:
-    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop."""
+    """Train CNN2, which tells mitoses from all else; run it again to continue after a stop.
+
+    Parameters:
+        artefacts: Labelled project whose artefacts are further negatives (CNN1's).
+    """
     from metaphase.labels.phh3.networks import cnn2_rows
 
     _train("cnn2", cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
@@ -168,24 +161,21 @@ def classify(
     cnn1: console.Cnn1 = None,
     cnn2: console.Cnn2 = None,
     device: console.Device = None,
-    shard: console.Shard = "",
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
     as_json: console.Json = False,
 ) -> None:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped.
 
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
     """
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.labels.phh3.cohort import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
     bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with dask_workers(workers) as pool, console.batch_bar(log_json=log_json) as watch:
-        batch = classify_cohort(manifest, output, classifiers, shard=shard, watch=watch, pool=pool)
+    with console.cohort_work(workers) as (watch, pool):
+        batch = classify_cohort(manifest, output, classifiers, watch=watch, pool=pool)
     results = [
         {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
         for case, one in batch.results.items()
@@ -195,17 +185,11 @@ def classify(
 
 
 def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
-    if as_json:
-        console.print_json(results)
-        return
-    table = Table(*columns, box=None)
-    for row in results:
-        table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
-    if results:
-        console.stdout.print(table)
+    rows = [[row.get(name, "") for name in columns] for row in results]
+    console.answer(as_json, results, *([console.rows_table(columns, rows)] if rows else []))
 
 
-reference = typer.Typer(help="Mitoses of PHH3 slides as labels for H&E slides.", no_args_is_help=True)
+reference = Group("Mitoses of PHH3 slides as labels for H&E slides.")
 
 Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metavar="WORKSPACE")]
 
@@ -216,27 +200,22 @@ def build(
     output: console.Folder,
     cnn1: console.Cnn1 = None,
     cnn2: console.Cnn2 = None,
-    points: Annotated[
-        Path | None,
-        typer.Option(help="PHH3 mitoses of another tool: a folder with a file for each case, or one table."),
-    ] = None,
+    points: Path | None = None,
     config: console.Settings = None,
-    accept_doubtful: Annotated[
-        bool, typer.Option("--accept-doubtful", help="Take pairs whose registration is doubtful, too.")
-    ] = False,
+    accept_doubtful: bool = False,
     device: console.Device = None,
-    shard: console.Shard = "",
     workers: console.Workers = "",
-    log_json: console.LogJson = False,
-    explained: console.Explain = False,
     as_json: console.Json = False,
 ) -> None:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run it again to do what is missing.
 
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
     Exit code 1 when a pair failed or is doubtful.
+
+    Parameters:
+        points: PHH3 mitoses of another tool: a folder with a file for each case, or one table.
+        accept_doubtful: Take pairs whose registration is doubtful, too.
     """
-    from metaphase.base.sharing.workers import dask_workers
     from metaphase.labels.building import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
@@ -244,15 +223,8 @@ def build(
         settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
-    with (
-        dask_workers(workers) as pool,
-        console.batch_bar("cases", log_json=log_json) as watch,
-    ):
-        built = build_cohort(
-            manifest, output, source, settings, points=points, shard=shard, watch=watch, pool=pool
-        )
-    for one in built.cases if explained else ():
-        console.tell(f"{one.case}: registration {'done (' + one.again + ')' if one.again else 'kept'}")
+    with console.cohort_work(workers, "cases") as (watch, pool):
+        built = build_cohort(manifest, output, source, settings, points=points, watch=watch, pool=pool)
     _tell_built(built, output, as_json)
     raise typer.Exit(int(bool(built.failures)))
 
@@ -261,7 +233,6 @@ def build(
 def review(
     workspace: Workspace,
     port: Port = 8501,
-    case: Annotated[list[str] | None, typer.Option(help="Only these cases; repeat for each.")] = None,
     most: Annotated[
         int | None, typer.Option(min=1, help="Only this many points, the least certain; by default all.")
     ] = None,
@@ -272,44 +243,42 @@ def review(
     """
     from metaphase.web.labelling import serve_review
 
-    serve_review(workspace, port=port, cases=case or (), most=most, ready=announce("point"))
+    serve_review(workspace, port=port, most=most, ready=announce("point"))
 
 
 @reference.command()
 def apply(
     workspace: Workspace,
-    decisions: Annotated[
-        Path | None,
-        typer.Option(help="CSV of decisions made elsewhere, to be added to those of the review page."),
-    ] = None,
+    decisions: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not."""
+    """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not.
+
+    Parameters:
+        decisions: CSV of decisions made elsewhere, to be added to those of the review page.
+    """
     from metaphase.labels.building import collect_decisions, finish_cohort
 
     collect_decisions(workspace, decisions)
     built = finish_cohort(workspace)
     done = built.review
-    facts = {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale}
-    if as_json:
-        console.print_json(
-            {**facts, "points": len(done.table), "accepted": int(done.table["accepted"].sum())}
-        )
-        return
+    points, accepted = len(done.table), int(done.table["accepted"].sum())
     if done.stale:
         console.warn(f"{done.stale} decisions are about points that have gone or moved: review again")
-    accepted = f"{int(done.table['accepted'].sum())} of {len(done.table)} accepted"
-    console.say(f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted}")
+    console.answer(
+        as_json,
+        {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale, "points": points}
+        | {"accepted": accepted},
+        f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted} of {points} accepted",
+    )
 
 
 def _tell_built(built: Built, output: Path, as_json: bool) -> None:
     if as_json:
         console.print_json([asdict(one) for one in built.cases])
         return
-    table = Table("case", "status", "points", "accepted", "why", box=None)
-    for one in built.cases:
-        table.add_row(escape(one.case), one.status, str(one.points), str(one.accepted), escape(one.reason))
-    console.stdout.print(table)
+    rows = [(one.case, one.status, one.points, one.accepted, one.reason) for one in built.cases]
+    console.stdout.print(console.rows_table(("case", "status", "points", "accepted", "why"), rows))
     for one in built.failures:
         console.complain(f"{one.case} ({one.status}): {one.reason}")
     causes = built.table["cause"][built.table["cause"] != ""].value_counts()
@@ -324,26 +293,10 @@ def _tell_built(built: Built, output: Path, as_json: bool) -> None:
 
 # ---- `metaphase register`: carry points and annotations from PHH3 to H&E ----
 
-He = Annotated[Path, typer.Argument(help="H&E slide.", metavar="HE")]
-Phh3 = Annotated[Path, typer.Argument(help="PHH3 slide of the same section.", metavar="PHH3")]
+
 Points = Annotated[
     Path | None, typer.Option("--points", help="Points on the PHH3 slide, in any detection format.")
 ]
-Shapes = Annotated[
-    Path | None, typer.Option("--annotations", help="GeoJSON annotations to carry to the other slide.")
-]
-HeMpp = Annotated[
-    float | None, typer.Option("--mpp", help="Micrometres per pixel, where the H&E file does not say.")
-]
-Phh3Mpp = Annotated[
-    float | None, typer.Option("--phh3-mpp", help="The same for the PHH3 slide; by default that of --mpp.")
-]
-AnyStains = Annotated[bool, typer.Option("--any-stains", help="The slides need not be H&E and brown PHH3.")]
-Accept = Annotated[
-    bool,
-    typer.Option("--accept-doubtful", help="Carry points and annotations over even if the pair is doubtful."),
-]
-TilesSeed = Annotated[int, typer.Option(help="Seed of the random tiles.")]
 
 
 class DrawnOn(StrEnum):
@@ -353,40 +306,42 @@ class DrawnOn(StrEnum):
     he = "he"
 
 
-Drawn = Annotated[DrawnOn, typer.Option("--drawn-on", help="The slide on which the annotations were drawn.")]
-
-
 def register(
-    he: He,
-    phh3: Phh3,
+    he: Path,
+    phh3: Path,
     output: console.Folder,
     points: Points = None,
-    annotations: Shapes = None,
-    drawn_on: Drawn = DrawnOn.phh3,
-    mpp: HeMpp = None,
-    phh3_mpp: Phh3Mpp = None,
-    any_stains: AnyStains = False,
-    accept_doubtful: Accept = False,
-    seed: TilesSeed = 0,
-    why: console.Explain = False,
+    annotations: Path | None = None,
+    drawn_on: DrawnOn = DrawnOn.phh3,
+    mpp: float | None = None,
+    any_stains: bool = False,
+    accept_doubtful: bool = False,
     as_json: console.Json = False,
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
     Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
     unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
+
+    Parameters:
+        he: H&E slide.
+        phh3: PHH3 slide of the same section.
+        annotations: GeoJSON annotations to carry to the other slide.
+        drawn_on: The slide on which the annotations were drawn.
+        mpp: Micrometres per pixel, where the H&E file does not say.
+        any_stains: The slides need not be H&E and brown PHH3.
+        accept_doubtful: Carry points and annotations over even if the pair is doubtful.
     """
     from metaphase.labels.registration.outputs import Annotations, register_slides
     from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides.opening import sources_with
 
-    config = RegistrationConfig(seed=seed, any_stains=any_stains)
+    config = RegistrationConfig(any_stains=any_stains)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
-    (one,), (other,) = sources_with([he], mpp), sources_with([phh3], phh3_mpp or mpp)
-    summary, states = register_slides(
+    one, other = sources_with([he, phh3], mpp)
+    summary, _ = register_slides(
         one, other, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
-    console.explain(states, shown=why)
     if as_json:
         console.print_json(summary)
     else:

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
 from metaphase.cli import console
+from metaphase.cli.options import Group
 
 if TYPE_CHECKING:
     from metaphase.base.stages import Report, StageState, States
 
 # ---- `metaphase run`: the whole chain from manifest to CNN5 ----
 
-Config = Annotated[Path, typer.Argument(help="TOML file; see docs/run.md.", metavar="CONFIG")]
+
 Workspace = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Workspace; by default a folder named after the file."),
@@ -42,16 +43,11 @@ COLOURS = {"failed": "red", "running": "cyan", "waiting": "dim", "interrupted": 
 
 
 def run(
-    config: Config,
+    config: Path,
     output: Workspace = None,
     device: console.Device = None,
-    method: Annotated[
-        str | None, typer.Option("--method", help="paper or dense; by default what the file says.")
-    ] = None,
-    corrections: Annotated[
-        list[Path] | None,
-        typer.Option(help="Reviewed results, or a calibration: what people answered is learnt (dense)."),
-    ] = None,
+    method: str | None = None,
+    corrections: list[Path] | None = None,
     seed: Seed = 0,
     status: Status = False,
     at_once: AtOnce = 1,
@@ -60,6 +56,11 @@ def run(
     """Train a detector and test it on whole slides: the paper's CNN3, ensemble and CNN5, or a dense pair.
 
     Run the same command again to continue after a stop. Ends with a page, index.html, in the workspace.
+
+    Parameters:
+        config: TOML file; see docs/run.md.
+        method: paper or dense; by default what the file says.
+        corrections: Reviewed results, or a calibration: what people answered is learnt (dense).
     """
     from metaphase.base.stages import stage_states
     from metaphase.learn.config import read_run_config
@@ -159,7 +160,7 @@ def plain(state: StageState) -> dict[str, Any]:
 
 
 def experiments(
-    config: Annotated[Path, typer.Argument(help="TOML file; see docs/experiments.md.", metavar="CONFIG")],
+    config: Path,
     output: Workspace = None,
     device: console.Device = None,
     seed: Seed = 0,
@@ -175,6 +176,9 @@ def experiments(
 
     Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
     command again to continue after a stop.
+
+    Parameters:
+        config: TOML file; see docs/experiments.md.
     """
     from metaphase.base.stages import stage_states
     from metaphase.learn.chain import Chain
@@ -201,10 +205,7 @@ def experiments(
         return
     console.stdout.print(stage_table(states, explained=status))
     for shown in (brief_table(summary), contribution_table(summary)):
-        table = console.plain_table(*shown.headings)
-        for row in shown.rows:
-            table.add_row(*map(escape, row))
-        console.stdout.print(table)
+        console.stdout.print(console.rows_table(shown.headings, shown.rows))
     for warning in summary.warnings:
         console.say(f"warning: {warning}")
     console.say(f"results {job.results}")
@@ -212,19 +213,14 @@ def experiments(
 
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
 
-configs = typer.Typer(
-    help="Configurations that come with the package, for `metaphase run` and `experiments`.",
-    no_args_is_help=True,
-)
+configs = Group("Configurations that come with the package, for `metaphase run` and `experiments`.")
 
 
 @configs.command("list")
 def list_configs() -> None:
     """List them, with what each is for."""
-    table = console.plain_table()
-    for name, path in config_files().items():
-        table.add_row(name, escape(config_line(path)))
-    console.stdout.print(table)
+    rows = [(name, config_line(path)) for name, path in config_files().items()]
+    console.stdout.print(console.rows_table((), rows))
 
 
 @configs.command()
@@ -232,20 +228,24 @@ def copy(
     names: Annotated[
         list[str] | None, typer.Argument(help="Which of them; by default all.", metavar="NAME...")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for them; made if absent.")] = Path(
-        "configs"
-    ),
+    output: console.Output = Path("configs"),
 ) -> None:
-    """Copy them into a folder, to be run and changed there; a file that you changed is not replaced."""
+    """Copy them into a folder, to be run and changed there; a file that you changed is not replaced.
+
+    Parameters:
+        output: Folder for them; made if absent.
+    """
     for path in copy_files(config_files(), names or (), output):
         console.say(str(path))
 
 
 def qupath(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for them, as that of your scripts; made if absent.")
-    ],
+    output: console.Output,
 ) -> None:
-    """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back."""
+    """Copy the scripts for QuPath: `metaphase detect` on the open image, and corrections sent back.
+
+    Parameters:
+        output: Folder for them, as that of your scripts; made if absent.
+    """
     for path in copy_files(qupath_scripts(), (), output):
         console.say(str(path))

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.settings import read_settings
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
@@ -44,10 +42,7 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
         console.print_json(plain if several else plain[0])
         raise typer.Exit(int(failed))
     for report in reports:
-        table = console.plain_table()
-        for name, value in _rows(report):
-            table.add_row(f"[dim]{name}[/]", escape(value))
-        console.stdout.print(table)
+        console.stdout.print(console.facts_table(_rows(report)))
     console.warn_once((one.slide.name, warning) for one in reports for warning in one.warnings)
     raise typer.Exit(int(failed))
 
@@ -93,29 +88,21 @@ def tissue(
         }
         for one in batch.results.values()
     ]
-    if as_json:
-        console.print_json(results)
-    elif results:
-        table = Table("slide", "tissue mm2", "of the scan", "picture", box=None)
-        for row in results:
-            area, fraction = f"{row['area_mm2']:.2f}", f"{row['fraction']:.0%}"
-            table.add_row(escape(Path(row["slide"]).name), area, fraction, escape(row["files"][-1]))
-        console.stdout.print(table)
+    rows = [
+        (one.slide.name, f"{one.area_mm2:.2f}", f"{one.fraction:.0%}", one.files[-1])
+        for one in batch.results.values()
+    ]
+    table = console.rows_table(("slide", "tissue mm2", "of the scan", "picture"), rows)
+    console.answer(as_json, results, *([table] if rows else []))
     raise typer.Exit(int(bool(batch.failures)))
 
 
 # ---- `metaphase simulate`: paired H&E and PHH3 slides with exact truth ----
 
 
+@takes("simulation.config.SimulationConfig", "cases", "width", "height", "centres", "seed", others=())
 def simulate(
     output: console.Folder,
-    cases: Annotated[int | None, typer.Option(help="Cases, each an H&E and a PHH3 slide.")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of a slide in pixels of 0.25 um.")] = None,
-    height: Annotated[int | None, typer.Option(help="Height of a slide in pixels of 0.25 um.")] = None,
-    centres: Annotated[
-        int | None, typer.Option(help="Laboratories; the first trains, the others test.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same files.")] = None,
     config: console.Settings = None,
     as_json: console.Json = False,
 ) -> None:
@@ -123,9 +110,7 @@ def simulate(
     from metaphase.simulation.cohort import simulate_cohort
     from metaphase.simulation.config import SimulationConfig
 
-    given = {"cases": cases, "width": width, "height": height, "centres": centres, "seed": seed}
-    stated = {key: value for key, value in given.items() if value is not None}
-    settings = read_settings(SimulationConfig, config, **stated)
+    settings = given(SimulationConfig, config)
     with console.progress_bar(unit="Mpx") as bar:
         task = bar.add_task("preparing", total=1)
 
@@ -133,18 +118,13 @@ def simulate(
             bar.update(task, description=what, completed=done / 1e6, total=total / 1e6)
 
         manifest = simulate_cohort(output, settings, progress=show)
-    if as_json:
-        console.print_json(manifest.to_dict(orient="records"))
-    else:
-        console.say(f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}")
+    line = f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}"
+    console.answer(as_json, manifest.to_dict(orient="records"), line)
 
 
 # ---- `metaphase archive`: slides and results at a DICOMweb server ----
 
-archive = typer.Typer(
-    help="Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].",
-    no_args_is_help=True,
-)
+archive = Group("Slides and results at a DICOMweb server (an archive); needs metaphase\\[dicom].")
 ServerUrl = Annotated[
     str, typer.Argument(help="The server's address, as https://HOST/dicom-web.", metavar="URL")
 ]
@@ -153,22 +133,24 @@ ServerUrl = Annotated[
 @archive.command()
 def find(
     url: ServerUrl,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the files; made if absent.")],
-    patient: Annotated[str | None, typer.Option("--patient", help="Only slides of this patient ID.")] = None,
-    study: Annotated[str | None, typer.Option("--study", help="Only slides of this study (its UID).")] = None,
+    output: console.Output,
+    patient: str | None = None,
+    study: str | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide."""
+    """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide.
+
+    Parameters:
+        output: Folder for the files; made if absent.
+        patient: Only slides of this patient ID.
+        study: Only slides of this study (its UID).
+    """
     from metaphase.slides.archive import find_slides
 
     found = find_slides(url, output, patient=patient, study=study)
-    if as_json:
-        console.print_json([{"file": str(path), **asdict(remote)} for path, remote in found])
-        return
-    for path, _ in found:
-        console.say(path)
-    if not found:
-        console.say("it has no matching slides")
+    plain = [{"file": str(path), **asdict(remote)} for path, remote in found]
+    lines = [str(path) for path, _ in found] or ["it has no matching slides"]
+    console.answer(as_json, plain, *lines)
 
 
 @archive.command()
@@ -183,14 +165,10 @@ def store(
     from metaphase.slides.archive import store_results
 
     stored = store_results(url, results)
-    if as_json:
-        console.print_json([str(path) for path in stored])
-        return
-    for path in stored:
-        console.say(path)
+    console.answer(as_json, list(map(str, stored)), *stored)
 
 
-stain = typer.Typer(help="Separate, vary and standardise stains.", no_args_is_help=True)
+stain = Group("Separate, vary and standardise stains.")
 
 
 class Stains(StrEnum):
@@ -204,12 +182,15 @@ class Stains(StrEnum):
 @stain.command()
 def deconvolve(
     slide: console.Slide,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the pictures.")],
-    stains: Annotated[
-        Stains, typer.Option(help="he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.")
-    ] = Stains.he,
+    output: console.Output,
+    stains: Stains = Stains.he,
 ) -> None:
-    """Write a picture of each stain of a slide or image."""
+    """Write a picture of each stain of a slide or image.
+
+    Parameters:
+        output: Folder for the pictures.
+        stains: he: H, E, residual; dab: H, DAB, residual; hed: H, E, DAB.
+    """
     from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, HED
     from metaphase.images.stain.standardisation import write_stain_pictures
     from metaphase.slides.opening import open_slide
@@ -221,46 +202,44 @@ def deconvolve(
 
 
 @stain.command()
+@takes("images.stain.gallery.GalleryConfig", others=(), letters="--recipe")
 def augment(
     slide: console.Slide,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Picture to write (.png or .jpg).")],
-    at: Annotated[
-        str | None, typer.Option(help="Centre of the patch at level 0 as X,Y; by default the middle.")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help="Letters, one column each: R S E C H B G.")] = "RSECHBG",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same picture.")] = 0,
+    output: console.Output,
+    at: str | None = None,
     mpp: console.Mpp = None,
 ) -> None:
-    """Write a gallery of augmented versions of one patch, like the paper's figure."""
-    from metaphase.images.stain.gallery import write_gallery
+    """Write a gallery of augmented versions of one patch, like the paper's figure.
+
+    Parameters:
+        output: Picture to write (.png or .jpg).
+        at: Centre of the patch at level 0 as X,Y; by default the middle.
+    """
+    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
     from metaphase.slides.opening import sources_with
 
+    config = given(GalleryConfig)
     position = _numbers(at, 2, "--at", "X,Y") if at else None
     with sources_with([slide], mpp)[0].open() as opened:
-        write_gallery(opened, output, (position[0], position[1]) if position else None, recipe, seed)
+        write_gallery(opened, output, (position[0], position[1]) if position else None, config)
     console.say(str(output))
 
 
 @stain.command()
 def standardise(
     slide: console.Slide,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "-o", "--output", help="A slide (.tif), a picture (.png, .jpg) or the transform (.json)."
-        ),
-    ],
-    template: Annotated[
-        Path | None,
-        typer.Option(help="Slide, or saved template (.json), to look like; by default breast H&E."),
-    ] = None,
-    transform: Annotated[
-        Path | None, typer.Option(help="Apply this saved transform instead of fitting one.")
-    ] = None,
+    output: console.Output,
+    template: Path | None = None,
+    transform: Path | None = None,
     mpp: console.Mpp = None,
-    seed: Annotated[int, typer.Option(help="Seed of the tissue sample.")] = 0,
 ) -> None:
-    """Give a slide the colours of another laboratory."""
+    """Give a slide the colours of another laboratory.
+
+    Parameters:
+        output: A slide (.tif), a picture (.png, .jpg) or the transform (.json).
+        template: Slide, or saved template (.json), to look like; by default breast H&E.
+        transform: Apply this saved transform instead of fitting one.
+    """
     from metaphase.images.stain.standardisation import StainTransform, fit_slide, standardise_slide
     from metaphase.slides.opening import sources_with
 
@@ -270,12 +249,12 @@ def standardise(
                 raise UsageError("--transform has a template of its own", next_step="leave --template out")
             chosen = StainTransform.load(transform)
         else:
-            chosen = fit_slide(opened, _template(template, seed), seed)
+            chosen = fit_slide(opened, _template(template))
         standardise_slide(opened, chosen, output)
     console.say(str(output))
 
 
-def _template(path: Path | None, seed: int) -> HsdColours | None:
+def _template(path: Path | None) -> HsdColours | None:
     from metaphase.images.stain.colours import HsdColours
     from metaphase.images.stain.standardisation import colours_of
     from metaphase.slides.opening import open_slide
@@ -285,7 +264,7 @@ def _template(path: Path | None, seed: int) -> HsdColours | None:
     if path.suffix == ".json":
         return HsdColours.load(path)
     with open_slide(path) as reference:
-        return colours_of(reference, seed)
+        return colours_of(reference)
 
 
 def _numbers(text: str, count: int, option: str, form: str) -> list[float]:

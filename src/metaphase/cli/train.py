@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import Progress
 
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
     from metaphase.networks.cards import ModelCard
     from metaphase.networks.training.loop import TrainingResult, Update
 
-model = typer.Typer(help="Look at trained models, and make them ready to share.", no_args_is_help=True)
+model = Group("Look at trained models, and make them ready to share.")
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="TOML file; see docs/training.md.", metavar="CONFIG")],
+    config: Path,
     output: console.Folder,
     device: console.Device = None,
     as_json: console.Json = False,
@@ -31,6 +31,9 @@ def train(
     """Train one network from patch stores; run it again to continue after a stop.
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
+
+    Parameters:
+        config: TOML file; see docs/training.md.
     """
     from metaphase.networks.training.loop import train as train_network
     from metaphase.networks.training.protocol import read_config
@@ -54,10 +57,8 @@ def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
 
 def report_training(result: TrainingResult, as_json: bool) -> None:
     """What a training made."""
-    if as_json:
-        console.print_json({"model": str(result.model), "f1": result.best, "history": result.history})
-    else:
-        console.say(f"best validation F1 {result.best:.3f}, model {result.model}")
+    plain = {"model": str(result.model), "f1": result.best, "history": result.history}
+    console.answer(as_json, plain, f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -76,13 +77,8 @@ def model_info(
     from metaphase.networks.checkpoints import load_model
 
     network, card = load_model(named_model(file))
-    if as_json:
-        console.print_json(card.model_dump(mode="json"))
-        return
-    table = console.plain_table()
-    for name, value in [*_facts(card), ("parameters", f"{parameter_count(network):,}")]:
-        table.add_row(f"[dim]{name}[/]", escape(value))
-    console.stdout.print(table)
+    facts = [*_facts(card), ("parameters", f"{parameter_count(network):,}")]
+    console.answer(as_json, card.model_dump(mode="json"), console.facts_table(facts))
 
 
 @model.command("package")
@@ -90,26 +86,24 @@ def model_package(
     file: Annotated[
         Path, typer.Argument(help="A .safetensors file, or a bundled model by name.", metavar="MODEL")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Model to write.")],
-    name: Annotated[str, typer.Option(help="Its name in the card; else that of the file.")] = "",
-    card: Annotated[
-        Path | None,
-        typer.Option(help="TOML or JSON file with data, known_failures, intended_use ...: docs/model.md."),
-    ] = None,
-    half: Annotated[bool, typer.Option(help="Store 16-bit weights: half the size.")] = True,
+    output: console.Output,
+    card: Path | None = None,
+    half: bool = True,
     as_json: console.Json = False,
 ) -> None:
-    """Make a trained model ready to share: small weights, and a card with data, terms and failures."""
+    """Make a trained model ready to share: small weights, and a card with data, terms and failures.
+
+    Parameters:
+        output: Model to write.
+        card: TOML or JSON file with data, known_failures, intended_use ...: docs/model.md.
+        half: Store 16-bit weights: half the size.
+    """
     from metaphase.networks.cards import read_additions
     from metaphase.networks.checkpoints import package_model
 
     additions = None if card is None else read_additions(card)
-    written = package_model(file, output, name=name, additions=additions, half=half)
-    if as_json:
-        console.print_json(written.model_dump(mode="json"))
-        return
-    path = output.with_suffix(".safetensors")
-    console.say(f"{written.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
+    written = package_model(file, output, additions=additions, half=half)
+    _show_written(as_json, written, output.with_suffix(".safetensors"))
 
 
 @model.command("export")
@@ -117,21 +111,25 @@ def model_export(
     file: Annotated[
         Path, typer.Argument(help="A .safetensors detector, or a bundled model by name.", metavar="MODEL")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The .onnx file to write.")],
+    output: console.Output,
     as_json: console.Json = False,
 ) -> None:
     """Write a detector as an ONNX graph, uint8 pixels in, probabilities out, with its card beside it.
 
     `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch: docs/inference.md.
+
+    Parameters:
+        output: The .onnx file to write.
     """
     from metaphase.networks.exporting import export_model
 
     card = export_model(file, output)
-    if as_json:
-        console.print_json(card.model_dump(mode="json"))
-        return
-    path = output.with_suffix(".onnx")
-    console.say(f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB")
+    _show_written(as_json, card, output.with_suffix(".onnx"))
+
+
+def _show_written(as_json: bool, card: ModelCard, path: Path) -> None:
+    line = f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB"
+    console.answer(as_json, card.model_dump(mode="json"), line)
 
 
 def _point(point: OperatingPoint) -> str:
@@ -170,16 +168,13 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
 AREAS_MM2 = (5.0, 50.0, 200.0)
 
 
+@takes("networks.engine.settings.EngineConfig", "device")
 def bench(
     slide: Annotated[
         Path | None, typer.Argument(help="Measure on this slide; by default on simulated JPEG tiles.")
     ] = None,
     model: console.Models = None,
-    device: console.Device = None,
     mpp: console.Mpp = None,
-    precision: console.Precision = "auto",
-    exhaustive: console.Exhaustive = False,
-    batch: console.TilesAtOnce = None,
     as_json: console.Json = False,
 ) -> None:
     """Measure decoding, detector and both together, and say how long a slide will take."""
@@ -188,35 +183,27 @@ def bench(
     from metaphase.networks.engine.settings import EngineConfig
     from metaphase.slides.opening import sources_with
 
-    config = EngineConfig(device, precision, exhaustive, batch)  # type: ignore[arg-type]
+    config = given(EngineConfig)
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
-    with console.progress_bar() as bar:
-        task = bar.add_task("starting", total=1)
-
-        def report(what: str, done: float, total: float) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
+    with console.reporting() as report:
         rates = measure_rates(ready, source, report=report)
     minutes = {f"{area:g}": rates.minutes(area) for area in AREAS_MM2}
-    if as_json:
-        facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
-        console.print_json(asdict(rates) | facts | {"minutes": minutes})
-        return
-    table = console.plain_table("", "mm2/s", "s/mm2", right=("mm2/s", "s/mm2"))
+    facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
     steps = {
         "decoding": rates.decode_mm2_per_s,
         "detector": rates.detector_mm2_per_s,
         "both together": rates.whole_mm2_per_s,
     }
-    for name, rate in steps.items():
-        table.add_row(name, f"{rate:.3g}", f"{1 / rate:.3g}")
-    console.say(f"{ready.detector.name} on {rates.device}, {rates.arithmetic}")
-    console.stdout.print(table)
-    console.say(
-        f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed."
-    )
-    for area, value in minutes.items():
-        console.say(
+    rows = [(name, f"{rate:.3g}", f"{1 / rate:.3g}") for name, rate in steps.items()]
+    console.answer(
+        as_json,
+        asdict(rates) | facts | {"minutes": minutes},
+        f"{ready.detector.name} on {rates.device}, {rates.arithmetic}",
+        console.rows_table(("", "mm2/s", "s/mm2"), rows),
+        f"A slide is limited by {rates.limit}; both together reach {rates.share_of_limit:.0%} of its speed.",
+        *(
             f"{area} mm2 of tissue: " + (f"{60 * value:.0f} s" if value < 2 else f"{value:.0f} minutes")
-        )
+            for area, value in minutes.items()
+        ),
+    )

@@ -8,26 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from metaphase.base.errors import several
 from metaphase.cli import console
+from metaphase.cli.options import Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.counting.sites import SiteProfile
     from metaphase.labels.observers.consensus import Merged
     from metaphase.web.serving import Running
 
-label = typer.Typer(help="Label candidates with several observers.", no_args_is_help=True)
+label = Group("Label candidates with several observers.")
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the network.")]
 Port = Annotated[int, typer.Option(help="Port; 0 takes any free one.")]
 ProjectFolder = Annotated[
     Path, typer.Argument(help="Folder with items.csv (item, slide, x, y, case).", metavar="PROJECT")
-]
-AnswersFile = Annotated[
-    Path, typer.Argument(help="CSV with observer, item, answer, seconds, time.", metavar="FILE")
 ]
 
 
@@ -71,16 +68,19 @@ def announce(what: str) -> Callable[[Running], None]:
 @label.command()
 def merge(
     project: ProjectFolder,
-    agree: Annotated[int, typer.Option(help="How many observers must give the same answer.")] = 3,
+    agree: int = 3,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the results; by default the project's.")
     ] = None,
-    observer: Annotated[
-        list[str] | None, typer.Option(help="Only these observers; repeat for each. By default all.")
-    ] = None,
+    observer: list[str] | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree."""
+    """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree.
+
+    Parameters:
+        agree: How many observers must give the same answer.
+        observer: Only these observers; repeat for each. By default all.
+    """
     from metaphase.learn.calibration import merge_project
     from metaphase.reports.agreement import REPORT, kappa_text, record
 
@@ -103,17 +103,25 @@ def merge(
 @label.command("export")
 def export_labels(
     project: ProjectFolder,
-    output: Annotated[Path, typer.Option("-o", "--output", help="CSV to write.")],
+    output: console.Output,
 ) -> None:
-    """Write the answers to a CSV, for other tools."""
+    """Write the answers to a CSV, for other tools.
+
+    Parameters:
+        output: CSV to write.
+    """
     from metaphase.labels.observers.store import export_answers
 
     console.say(f"{several(export_answers(project, output), 'answer')} in {output}")
 
 
 @label.command(name="import")
-def import_(project: ProjectFolder, file: AnswersFile) -> None:
-    """Take answers from a CSV of another tool; all of them or, if one is wrong, none."""
+def import_(project: ProjectFolder, file: Path) -> None:
+    """Take answers from a CSV of another tool; all of them or, if one is wrong, none.
+
+    Parameters:
+        file: CSV with observer, item, answer, seconds, time.
+    """
     from metaphase.labels.observers.store import import_answers
 
     done = import_answers(project, file)
@@ -121,47 +129,38 @@ def import_(project: ProjectFolder, file: AnswersFile) -> None:
 
 
 def _table(merged: Merged) -> Table:
-    table = Table("observer", "answers", "median s", "minutes", "changed", "kappa with others", box=None)
+    rows = []
     for row in merged.observers.to_dict("records"):
         pairs = merged.pairs
         own = pairs["kappa"][(pairs["observer"] == row["observer"]) | (pairs["other"] == row["observer"])]
         span = f"{own.min():.2f} to {own.max():.2f}" if own.notna().any() else "-"
-        table.add_row(
-            escape(str(row["observer"])), str(row["answers"]), f"{row['seconds']:.1f}",
-            f"{row['minutes']:.1f}", str(row["changes"]), span,
-        )  # fmt: skip
-    return table
+        seconds, minutes = f"{row['seconds']:.1f}", f"{row['minutes']:.1f}"
+        rows.append([row["observer"], row["answers"], seconds, minutes, row["changes"], span])
+    headings = ("observer", "answers", "median s", "minutes", "changed", "kappa with others")
+    return console.rows_table(headings, rows)
 
 
 # ---- `metaphase calibrate`: about 100 answers make a laboratory's counts calibrated ones ----
 
-calibrate = typer.Typer(help="Calibrate a model for a laboratory by about 100 answers.", no_args_is_help=True)
-
-Calibrated = Annotated[
-    Path, typer.Argument(help="Folder that `metaphase calibrate draw` made.", metavar="CALIBRATION")
-]
+calibrate = Group("Calibrate a model for a laboratory by about 100 answers.")
 
 
 @calibrate.command()
+@takes("counting.sites.SampleConfig", "answers")
 def draw(
     results: Annotated[
         list[Path],
         typer.Argument(help="Folders of `metaphase detect`: the laboratory's slides.", metavar="RESULTS..."),
     ],
     output: console.Folder,
-    answers: Annotated[int, typer.Option(help="Pictures to ask about, squares included.")] = 100,
-    squares: Annotated[
-        int, typer.Option(help="Of them, squares of tissue in which mitoses are counted.")
-    ] = 20,
-    square_um: Annotated[float, typer.Option(help="Side of the squares.")] = 256.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same sample.")] = 0,
 ) -> None:
     """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
     from metaphase.counting.sites import SampleConfig
     from metaphase.learn.calibration import DETECTIONS, SQUARES, draw_sample
 
-    drawn = draw_sample(results, output, SampleConfig(answers, squares, square_um, seed))
-    often = f" ({squares} draws, some of the same square)" if drawn.squares < squares else ""
+    config = given(SampleConfig)
+    drawn = draw_sample(results, output, config)
+    often = f" ({config.squares} draws, some of the same square)" if drawn.squares < config.squares else ""
     projects = [DETECTIONS, SQUARES] if drawn.squares else [DETECTIONS]
     lines = [
         f"slides: {drawn.slides}, detections: {drawn.detections}, squares: {drawn.squares}{often}. Answer:",
@@ -173,50 +172,44 @@ def draw(
 
 
 @calibrate.command()
+@takes("counting.populations.ReviewerError")
 def fit(
-    calibration: Calibrated,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The laboratory's profile to write, JSON.")],
-    name: Annotated[
-        str, typer.Option(help="What to call the laboratory; by default the folder's name.")
-    ] = "",
-    answers: Annotated[
-        Path | None, typer.Option(help="A CSV with item, answer (and observer) instead of the two projects.")
-    ] = None,
-    missed: Annotated[
-        float, typer.Option(help="Share of mitoses that the observers are known to call something else.")
-    ] = 0.0,
-    false_alarms: Annotated[
-        float, typer.Option(help="Share of other objects that they are known to call a mitosis.")
-    ] = 0.0,
+    calibration: Path,
+    output: console.Output,
+    answers: Path | None = None,
     as_json: console.Json = False,
 ) -> None:
-    """Make the laboratory's profile from the answers, for `metaphase detect --site`."""
+    """Make the laboratory's profile from the answers, for `metaphase detect --site`.
+
+    Parameters:
+        calibration: Folder that `metaphase calibrate draw` made.
+        output: The laboratory's profile to write, JSON.
+        answers: A CSV with item, answer (and observer) instead of the two projects.
+    """
     from metaphase.counting.populations import ReviewerError
     from metaphase.counting.sites import save_profile
     from metaphase.learn.calibration import fit_profile
 
-    profile = fit_profile(calibration, name, answers=answers, reviewer=ReviewerError(missed, false_alarms))
+    profile = fit_profile(calibration, answers=answers, reviewer=given(ReviewerError))
     save_profile(output, profile)
-    if as_json:
-        console.print_json(profile.model_dump(mode="json", exclude={"draws", "design"}))
-        return
-    console.stdout.print(_profile_table(profile))
-    console.say(f"{profile.described()}, model {profile.model}")
-    console.say(f"metaphase detect SLIDE... -o DIR --site {output}")
+    console.answer(
+        as_json,
+        profile.model_dump(mode="json", exclude={"draws", "design"}),
+        _profile_table(profile),
+        f"{profile.described()}, model {profile.model}",
+        f"metaphase detect SLIDE... -o DIR --site {output}",
+    )
 
 
 def _profile_table(profile: SiteProfile) -> Table:
-    table = Table("of the laboratory's slides", "value [95 %]", box=None, pad_edge=False)
+    rows = []
     for point, delta in profile.deltas.items():
         for name in ("precision", "recall", "false_per_mm2"):
             if name in profile.at[point]:
                 text = name.replace("false_per_mm2", "false positives per mm2")
-                table.add_row(
-                    f"{text} at the threshold for {point} ({delta:.4g})", str(profile.at[point][name])
-                )
-    table.add_row("recall at any probability", str(profile.found))
-    table.add_row("mitoses per mm2", str(profile.mitoses_per_mm2))
-    return table
+                rows.append((f"{text} at the threshold for {point} ({delta:.4g})", profile.at[point][name]))
+    rows += [("recall at any probability", profile.found), ("mitoses per mm2", profile.mitoses_per_mm2)]
+    return console.rows_table(("of the laboratory's slides", "value [95 %]"), rows)
 
 
 Results = Annotated[
@@ -236,25 +229,24 @@ def view(
         list[Path],
         typer.Argument(help="Folders of results, or slides by themselves.", metavar="RESULTS|SLIDE..."),
     ],
-    registration: Annotated[
-        list[Path] | None,
-        typer.Option(help="Folder of metaphase register, to show its PHH3 slide; may be repeated."),
-    ] = None,
+    registration: list[Path] | None = None,
     port: Port = 8502,
     host: Host = "127.0.0.1",
     token: Annotated[
         str | None,
         typer.Option(envvar="METAPHASE_TOKEN", help="Secret of the link, 16 characters or more; else made."),
     ] = None,
-    blind: Annotated[
-        bool, typer.Option("--blind", help="Observers see neither the answers of others nor their counts.")
-    ] = False,
+    blind: bool = False,
     slides: MovedSlides = None,
     mpp: console.Mpp = None,
 ) -> None:
     """Look at slides and what was found on them, and correct it, in a browser.
 
     Stop with Ctrl-C; every answer is saved at once. `metaphase review apply` applies them.
+
+    Parameters:
+        registration: Folder of metaphase register, to show its PHH3 slide; may be repeated.
+        blind: Observers see neither the answers of others nor their counts.
     """
     from metaphase.web.viewing import serve_view
 
@@ -272,7 +264,7 @@ def view(
     )
 
 
-review = typer.Typer(help="Apply what people said about detections.", no_args_is_help=True)
+review = Group("Apply what people said about detections.")
 
 
 @review.command()
@@ -305,11 +297,8 @@ def withdraw(
     from metaphase.analysis.review import withdraw_review
 
     withdrawn = withdraw_review(results, observer, slides=slides)
-    if as_json:
-        console.print_json(withdrawn)
-        return
-    for name, answers in withdrawn.items():
-        console.say(f"{name}: {several(answers, 'answer')} withdrawn")
+    lines = (f"{name}: {several(answers, 'answer')} withdrawn" for name, answers in withdrawn.items())
+    console.answer(as_json, withdrawn, *lines)
 
 
 @review.command("import")
@@ -320,37 +309,38 @@ def import_review(
         typer.Option("--from", help="File edited in QuPath, ASAP or another program, or a table."),
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
-    complete: Annotated[
-        bool, typer.Option("--complete", help="All was reviewed: untouched counted detections are accepted.")
-    ] = False,
+    complete: bool = False,
     as_json: console.Json = False,
 ) -> None:
-    """Take the changes of an edited export as a review; the rest stays unanswered."""
+    """Take the changes of an edited export as a review; the rest stays unanswered.
+
+    Parameters:
+        complete: All was reviewed: untouched counted detections are accepted.
+    """
     from metaphase.analysis.record import load_results
     from metaphase.analysis.review import import_review as take
 
     taken = take(load_results(results), file, observer, complete=complete)
-    if as_json:
-        console.print_json([asdict(one) for one in taken])
-        return
-    for one in taken:
-        console.say(
-            f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
-            f"accepted below the threshold; mitoses listed now: {one.mitoses}"
-        )
+    lines = (
+        f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
+        f"accepted below the threshold; mitoses listed now: {one.mitoses}"
+        for one in taken
+    )
+    console.answer(as_json, [asdict(one) for one in taken], *lines)
 
 
 @review.command("export")
 def export_truth(
     results: Results,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Table, or with --to a folder for one file per slide.")
-    ],
-    to: Annotated[
-        str | None, typer.Option(help="Format, as in metaphase convert; by default what the name says.")
-    ] = None,
+    output: console.Output,
+    to: str | None = None,
 ) -> None:
-    """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation."""
+    """Write mitoses and look-alikes that people decided on, as a reference for training and evaluation.
+
+    Parameters:
+        output: Table, or with --to a folder for one file per slide.
+        to: Format, as in metaphase convert; by default what the name says.
+    """
     from metaphase.analysis.record import load_results
     from metaphase.analysis.review import reviewed_truth
     from metaphase.detections.files import write_detections

@@ -116,7 +116,7 @@ class ShownGrade:
                        f"{what} because {', and '.join(self.reasons)}", advice)  # fmt: skip
 
 
-TUNE_THETAS = "tune both (`metaphase evaluate tune count`), or give your own with --theta1 and --theta2"
+TUNE_THETAS = "tune both (`metaphase evaluate tune count`), or give your own theta1 and theta2 (--set)"
 
 
 def shown_grade(

@@ -22,6 +22,7 @@ from scipy.special import expit, log_expit, logit
 from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import finite
+from metaphase.base.settings import Share, settings
 
 CLEAREST = 1e-4
 """Probabilities nearer to 0 or 1 than this say no more."""
@@ -46,17 +47,17 @@ TOP = float(log_odds(np.array(1.0)))
 """Highest log-odds."""
 
 
-@dataclass(frozen=True)
+@settings
 class ReviewerError:
     """How often an answer is wrong; none where the observer is the standard."""
 
-    missed: float = 0.0
+    missed: Share = 0.0
     """Share of the mitoses that are called something else."""
-    false_alarms: float = 0.0
+    false_alarms: Share = 0.0
     """Share of all else that is called a mitosis."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.missed < 1 and 0 <= self.false_alarms < 1 - self.missed):
+        if self.missed + self.false_alarms >= 1:
             raise UsageError(
                 f"an observer who misses {self.missed:g} and sees {self.false_alarms:g} too many",
                 next_step="give two shares from 0 on, together below 1",

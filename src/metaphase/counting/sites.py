@@ -17,7 +17,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from scipy.special import expit
 
 from metaphase.base.arrays import Floats, Integers, Mask
@@ -25,6 +33,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_bytes
 from metaphase.base.provenance import differences
+from metaphase.base.settings import settings
 from metaphase.base.tables import TableError
 from metaphase.counting.calibration import SiteCalibration
 from metaphase.counting.populations import (
@@ -52,26 +61,24 @@ EVEN_SHARE = 0.2
 """Share of the squares' chances that is the same for all tissue; the rest follows the mitoses expected."""
 
 
-@dataclass(frozen=True)
+@settings
 class SampleConfig:
     """How many are asked about."""
 
     answers: int = 100
-    """Detections and squares together."""
-    squares: int = 20
-    """Of them, squares of tissue."""
-    square_um: float = 256.0
+    """Pictures to ask about, squares included."""
+    squares: NonNegativeInt = 20
+    """Of them, squares of tissue in which mitoses are counted."""
+    square_um: Annotated[float, Field(ge=64, le=1000)] = 256.0
     """Side of a square."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.squares < self.answers or self.answers < FEWEST_ANSWERS:
+        if not self.squares < self.answers or self.answers < FEWEST_ANSWERS:
             raise UsageError(
                 f"{self.answers} answers, of them {self.squares} squares",
                 next_step=f"ask for at least {FEWEST_ANSWERS} answers, and fewer squares than answers",
             )
-        if not 64 <= self.square_um <= 1000:
-            raise UsageError(f"the squares are {self.square_um:g} um", next_step="give 64 to 1000")
 
 
 def supposed_chance(known: Floats) -> Floats:

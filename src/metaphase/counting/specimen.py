@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from scipy.fft import fftshift, irfft2, rfft2
 from scipy.ndimage import gaussian_filter
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
+from metaphase.base.settings import InnerShare, Share, settings
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Hotspot, Lattice, lattice_around, lattice_counts
 from metaphase.detections.table import (
@@ -38,74 +40,59 @@ LARGEST_MM2 = 1e5
 """No slide has more tissue: 300 mm a side at most."""
 MOST = 1e6
 """No hotspot has more mitoses."""
-
-
+Theta = Annotated[float, Field(ge=0, le=MOST)]
+"""A count at which grades change."""
 MOST_DRAWS = 1_000_000
 """Beyond, an interval gains nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class CountConfig:
     """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
 
-    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
-
-    area_mm2: float = 2.0
+    area_mm2: PositiveFloat = 2.0
     """Area of the circular hotspot."""
 
-    step_um: float = 50.0
+    step_um: PositiveFloat = 50.0
     """Distance between neighbouring positions of the hotspot."""
 
-    percentile: float = 95.0
+    percentile: Annotated[float, Field(ge=0, le=100)] = 95.0
     """Which percentile of the counts at non-empty positions is the slide's count; 100 is their maximum."""
 
-    threshold: float = PAPER_FLOOR
+    threshold: Share = PAPER_FLOOR
     """Detections at or above this probability count."""
 
-    theta1: float = PAPER_THETA1
+    theta1: Theta = PAPER_THETA1
     """Counts up to this are grade 1."""
 
-    theta2: float = PAPER_THETA2
+    theta2: Theta = PAPER_THETA2
     """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
 
     thetas_tuned: bool = False
     """Whether they were tuned for counts of this model from this threshold on, or chosen for them by the
     user; no grade is given else."""
 
-    false_per_mm2: float = 0.0
+    false_per_mm2: NonNegativeFloat = 0.0
     """False positives that the model is known to make from this threshold on."""
 
-    draws: int = 1000
-    """Draws of the bootstrap; 0 leaves the uncertainty out."""
+    draws: Annotated[int, Field(ge=0, le=MOST_DRAWS)] = 1000
+    """Draws behind interval and probabilities; 0 for none."""
 
-    threshold_spread: float = 0.5
+    threshold_spread: NonNegativeFloat = 0.5
     """Each draw moves the threshold by up to so much in log-odds: 0.5 around 0.8 is from 0.71 to 0.87."""
 
-    confidence: float = 0.95
+    confidence: InnerShare = 0.95
     """Share of the draws that the interval of the count holds."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """The same seed gives the same draws."""
 
-    cell_um: float = 100.0
+    cell_um: PositiveFloat = 100.0
     """Size of the cells of the density map, about: a whole number of pixels of the tissue mask is taken."""
 
     def __post_init__(self) -> None:
-        for name in ("area_mm2", "step_um", "cell_um"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value > 0, name, value, "above 0")
         require(self.step_um <= self.radius_um, "step_um", self.step_um, "up to the hotspot's radius")
-        require(0 <= self.percentile <= 100, "percentile", self.percentile, "from 0 to 100")
-        require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
-        require(0 <= self.theta1 <= MOST, "theta1", self.theta1, f"from 0 to {MOST:g}")
-        require(self.theta2 <= MOST, "theta2", self.theta2, f"from 0 to {MOST:g}")
         require(self.theta2 >= self.theta1, "theta2", self.theta2, f"not below theta1 ({self.theta1:g})")
-        known = math.isfinite(self.false_per_mm2) and self.false_per_mm2 >= 0
-        require(known, "false_per_mm2", self.false_per_mm2, "at least 0")
-        require(0 <= self.draws <= MOST_DRAWS, "draws", self.draws, f"from 0 to {MOST_DRAWS}")
-        require(self.threshold_spread >= 0, "threshold_spread", self.threshold_spread, "at least 0")
-        require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
-        require(self.seed >= 0, "seed", self.seed, "at least 0")
 
     @property
     def radius_um(self) -> float:

@@ -232,7 +232,7 @@ def compare(
         raise TableError(
             f"no predictions for {len(missing)} of {len(cohort.cases)} slides: {named(missing)}",
             path=predictions.source,
-            next_step="predict them; or, if nothing was found there, pass --missing-as-empty",
+            next_step="predict them; or, if nothing was found there, --set missing_as_empty=true",
         )
     warnings = []
     if missing:

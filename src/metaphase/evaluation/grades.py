@@ -66,7 +66,7 @@ def load_pairs(
         raise TableError(
             f"no prediction for {len(missing)} of {len(cohort.cases)} cases: {named(missing)}",
             path=predictions,
-            next_step="predict them, or leave them out with --skip-missing",
+            next_step="predict them, or leave them out of the truth (in Python: skip_missing=True)",
         )
     manifest = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
     cohort = Cohort(manifest.assign(predicted=manifest["case"].map(given)), cohort.source)

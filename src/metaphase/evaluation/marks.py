@@ -6,16 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
 import shapely
+from pydantic import Field
 from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
-from metaphase.base.errors import UsageError, require
+from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
 from metaphase.detections.formats.contract import load_json
 from metaphase.detections.formats.qupath import features
@@ -27,44 +28,30 @@ from metaphase.evaluation.comparison import Cohort, Comparison
 
 FARTHEST_UM = 1000.0
 """What is farther apart than this says nothing about a nucleus."""
+Radius = Annotated[float, Field(gt=0, le=FARTHEST_UM)]
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class MatchingConfig:
     """When a detection counts as a truth found."""
 
-    radius_um: float = 7.5
+    radius_um: Radius = 7.5
     """Farthest distance between a detection and its truth; 7.5 um are 30 px at 0.25 um/px."""
 
     method: Method = "greedy"
     """`greedy`: most probable first, nearest free truth. `optimal`: as many matches as possible."""
 
-    threshold: float | None = None
-    """Detections at or above this probability count; None counts them all."""
+    threshold: Share | None = None
+    """Lowest probability that counts."""
 
-    border_um: float = 0.0
+    border_um: Annotated[float, Field(ge=0, le=FARTHEST_UM)] = 0.0
     """Width of a margin along the image border in which neither truths nor detections count."""
 
-    ignore_radius_um: float = 7.5
+    ignore_radius_um: Annotated[float, Field(ge=0, le=FARTHEST_UM)] = 7.5
     """Radius around a point labelled `ignore` in which nothing counts, unless its row states `radius_um`."""
 
     missing_as_empty: bool = False
-    """Take slides without predictions as slides in which nothing was found, and not as an error."""
-
-    def __post_init__(self) -> None:
-        if self.method not in ("greedy", "optimal"):
-            raise UsageError(f"matching {self.method!r} is unknown", next_step="choose greedy or optimal")
-        require(
-            0 < self.radius_um <= FARTHEST_UM,
-            "radius_um",
-            self.radius_um,
-            f"above 0, at most {FARTHEST_UM:g}",
-        )
-        for name in ("border_um", "ignore_radius_um"):
-            value = getattr(self, name)
-            require(0 <= value <= FARTHEST_UM, name, value, f"from 0 to {FARTHEST_UM:g}")
-        if self.threshold is not None:
-            require(0 <= self.threshold <= 1, "threshold", self.threshold, "from 0 to 1")
+    """Slides without predictions have no detections."""
 
 
 # ---- positions where neither truth nor detections count ----

@@ -12,32 +12,29 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeInt
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import ResultWarning, require, several
+from metaphase.base.errors import ResultWarning, several
+from metaphase.base.settings import InnerShare, settings
 from metaphase.evaluation.marks import Marked
 
 # ---- settings of an evaluation, checked once when made ----
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class BootstrapConfig:
     """Intervals by drawing patients with replacement."""
 
-    samples: int = 1000
+    samples: NonNegativeInt = 1000
     """How often the patients are drawn; 0 leaves the intervals out."""
 
-    confidence: float = 0.95
+    confidence: InnerShare = 0.95
     """Share of the drawn values that the interval holds (percentile method)."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """The same seed gives the same intervals."""
-
-    def __post_init__(self) -> None:
-        require(self.samples >= 0, "bootstrap samples", self.samples, "at least 0")
-        require(0 < self.confidence < 1, "confidence", self.confidence, "between 0 and 1")
-        require(self.seed >= 0, "seed", self.seed, "at least 0")
 
 
 # ---- precision, recall, F1, average precision and FROC from marked detections ----

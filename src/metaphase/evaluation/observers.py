@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from PIL import Image
+from pydantic import NonNegativeInt, PositiveFloat
 
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
+from metaphase.base.settings import settings
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import PAPER_POINTS
@@ -37,33 +39,30 @@ NO = frozenset({"not", "no", "n", "non-mitosis", "lookalike", "artefact", "artif
 UNSURE = frozenset({"unsure", "?", "maybe"})
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class StudyConfig:
     """What the observer gets to see."""
 
-    detections: int | None = None
+    detections: NonNegativeInt | None = None
     """Detections drawn at random; None takes all."""
 
-    distractors: int | None = None
+    distractors: NonNegativeInt | None = None
     """Distractors drawn at random; None takes as many as there are detections, or all there are."""
 
-    patch_um: float = 32.0
+    patch_um: PositiveFloat = 32.0
     """Side of a patch; 32 um are 128 px at 0.25 um/px."""
 
-    mpp: float = 0.25
+    mpp: PositiveFloat = 0.25
     """Resolution of the exported patches in um/px."""
 
     seed: int = 0
     """The same seed gives the same sample in the same order."""
 
     def __post_init__(self) -> None:
-        for name in ("detections", "distractors"):
-            value = getattr(self, name)
-            require(value is None or value >= 0, name, value, "of at least 0")
-        if not (self.patch_um > 0 and self.mpp > 0 and self.patch_um / self.mpp >= 8):
+        if self.patch_um / self.mpp < 8:
             raise UsageError(
                 f"a patch of {self.patch_um} um at {self.mpp} um/px shows nothing",
-                next_step="give at least 8 pixels, both numbers above 0",
+                next_step="give at least 8 pixels",
             )
 
 

@@ -72,7 +72,7 @@ def save_point(path: str | Path, point: OperatingPoint) -> None:
         raise TableError(
             str(error),
             path=path,
-            next_step="detect with the card's own --suppress-um and --smooth-um, or tune both points again",
+            next_step="detect with the card's own suppress_um and smooth_um (--set), or tune both again",
         ) from error
     card[SECTION] = {name: plain_point(each) for name, each in points.items()}
     write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")

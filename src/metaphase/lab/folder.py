@@ -8,9 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
-from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings_of
+from metaphase.base.settings import Share, blamed, read_toml, refuse_unknown, settings, settings_of
 from metaphase.detections.points import points_of
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.config import RunConfig, run_config
@@ -25,34 +27,25 @@ RUN_TABLES = ("training", "dense", "test")
 # ---- what lab.toml says ----
 
 
-@dataclass(frozen=True)
+@settings
 class RoundSettings:
     """How much people are asked, and when it is enough."""
 
-    round1: int = 600
+    round1: NonNegativeInt = 600
     """Most items of round 1; never more than half of the candidates, so that round 2 has others. 0 skips it:
     the bundled CNN1 is taken."""
-    round2: int = 400
+    round2: NonNegativeInt = 400
     """Most items of round 2, of what CNN1 keeps; 0 skips it. Without any round the bundled CNN2 is taken."""
-    unsure_share: float = 0.5
+    unsure_share: Share = 0.5
     """Share of a round that a network is least sure about, asked after the random ones."""
-    agree: int = 1
+    agree: PositiveInt = 1
     """Observers who answer every item, and must give the same answer."""
-    review: int = 50
+    review: NonNegativeInt = 50
     """Points of the reference standard, the least sure first, that somebody decides about; 0 reviews none."""
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        fewest = min(self.round1, self.round2, self.review)
-        if fewest < 0 or self.agree < 1 or not 0 <= self.unsure_share <= 1:
-            raise UsageError(
-                f"[rounds] asks for {self.round1}, {self.round2}, {self.review} items, {self.agree} agree, "
-                f"{self.unsure_share:g} of them unsure",
-                next_step="give whole numbers (0 or more; agree 1 or more), and a share from 0 to 1",
-            )
 
-
-@dataclass(frozen=True)
+@settings
 class CalibrationSettings:
     """The last answers, about the finished model's detections."""
 
@@ -62,7 +55,7 @@ class CalibrationSettings:
     """Of them, squares of tissue in which mitoses are counted."""
 
 
-@dataclass(frozen=True)
+@settings
 class PageSettings:
     """Where the pages for people listen."""
 
@@ -70,7 +63,7 @@ class PageSettings:
     port: int = 8500
 
 
-@dataclass(frozen=True)
+@settings
 class LabSettings:
     """All of `lab.toml`."""
 

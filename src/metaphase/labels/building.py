@@ -28,6 +28,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.provenance import Ingredients, facts_of
+from metaphase.base.settings import settings
 from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
@@ -89,7 +90,7 @@ Status = Literal["done", "doubtful", "failed", "skipped"]
 built yet by the process whose shard it is in."""
 
 
-@dataclass(frozen=True)
+@settings
 class BuildConfig:
     """Settings of the whole chain, one group a step."""
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB, Floats, Floats32, Integers, Mask, Points
-from metaphase.base.errors import MetaphaseError, UsageError, require
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.settings import Share, settings
 from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
 from metaphase.detections.table import DetectionSet
 from metaphase.labels.registration.outputs import points_geojson
@@ -41,31 +44,23 @@ class ReferenceStandardError(MetaphaseError):
 # ---- which points of a PHH3 slide become part of the reference standard ----
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class ReferenceConfig:
     """Conditions for a point to be accepted; one that fails any is kept in the table with the reason."""
 
-    min_probability: float = 0.0
+    min_probability: Share = 0.0
     """Least probability of the PHH3 network; its own decision has been taken already."""
-    min_confidence: float = 0.5
+    min_confidence: Share = 0.5
     """Least probability that the place in H&E is right to 2 um."""
-    min_contrast: float = 1.1
+    min_contrast: NonNegativeFloat = 1.1
     """Least darkness of the object in H&E relative to dark nuclei around it; see `VisibilityConfig`."""
     require_visible: bool = True
     """Whether what PHH3 shows must show in H&E, too. If not, the flag is set and nothing else."""
     accept_doubtful: bool = False
     """Whether points of a pair whose registration is doubtful are accepted: after looking at its picture."""
-    min_distance_um: float = 7.5
+    min_distance_um: NonNegativeFloat = 7.5
     """Accepted points closer than this are one figure, such as the two plates of an anaphase: the more
     probable one stands for both."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            share = field.name in ("min_probability", "min_confidence")
-            fine = math.isfinite(value) and value >= 0 and not (share and value > 1)
-            wanted = "from 0 to 1" if share else "of at least 0"
-            require(fine, f"reference setting {field.name}", value, wanted)
 
 
 # ---- the reference-standard table ----
@@ -180,33 +175,29 @@ FLOOR = 0.02
 """Density that is added to that of the surroundings: on empty glass nothing stands out."""
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class VisibilityConfig:
     """Sizes of the measurement, in micrometres."""
 
-    mpp: float = 0.5
+    mpp: PositiveFloat = 0.5
     """Resolution at which the crop is read, in um/px."""
-    spot_radius_um: float = 1.5
+    spot_radius_um: PositiveFloat = 1.5
     """Density is averaged over a disc of this radius: 7 um2, half of a small plate."""
-    reach_um: float = 4.0
+    reach_um: PositiveFloat = 4.0
     """The figure is looked for this far from its place: the plates of a late anaphase lie apart."""
-    gap_um: float = 8.0
+    gap_um: PositiveFloat = 8.0
     """The surroundings begin at this distance ..."""
-    window_um: float = 64.0
+    window_um: PositiveFloat = 64.0
     """... and fill a square of this side."""
-    dark_percent: float = 95.0
+    dark_percent: Annotated[float, Field(gt=0, le=100)] = 95.0
     """Percentile of the surroundings that stands for dark nuclei."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            fine = math.isfinite(value) and value > 0
-            require(fine, f"visibility setting {field.name}", value, "above 0")
         order = (self.mpp, self.spot_radius_um, self.reach_um, self.gap_um, self.window_um / 2)
-        if list(order) != sorted(set(order)) or self.dark_percent > 100:
+        if list(order) != sorted(set(order)):
             raise UsageError(
                 "the sizes of the visibility measurement contradict each other",
-                next_step="pixel < spot radius < reach < gap < half the window, and a percentile up to 100",
+                next_step="pixel < spot radius < reach < gap < half the window",
             )
 
     @property

@@ -8,63 +8,78 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import ValidationInfo as Info
 
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.base.settings import blamed, read_toml, refuse_unknown, resolved, settings_of
-from metaphase.evaluation.marks import MatchingConfig
-from metaphase.evaluation.metrics import BootstrapConfig
+from metaphase.base.settings import (
+    InnerShare,
+    PathText,
+    Share,
+    blamed,
+    read_toml,
+    refuse_unknown,
+    resolved,
+    settings,
+    settings_of,
+)
+from metaphase.evaluation.marks import MatchingConfig, Radius
 from metaphase.learn.mining.candidates import CandidateConfig
-from metaphase.learn.mining.mining import SOFT_TARGET, MiningConfig
+from metaphase.learn.mining.mining import SOFT_TARGET, MiningConfig, Standardise
 from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
-from metaphase.networks.cards import NetworkSpec
-from metaphase.networks.engine.settings import PeakConfig
+from metaphase.networks.cards import NetworkSpec, Normalisation, Width
+from metaphase.networks.engine.settings import PeakConfig, Smoothing
 from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol
 from metaphase.simulation.config import SimulationConfig
 
-Section = TypeVar("Section")
 Source = Literal["table", "phh3", "simulated"]
 SEED_STEP = 1_000
 """Between the seeds of two runs: more than the networks of one run have."""
 
 
-@dataclass(frozen=True)
+def _model(name: str, info: Info) -> str:
+    """The name of a bundled model, or a file relative to the configuration's."""
+    base: Path | None = info.context
+    if base and (Path(name).suffix or (base / f"{name}.safetensors").is_file()):
+        return resolved(base, name)
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_model)]
+
+
+@settings
 class CohortSection:
     """Which slides."""
 
-    manifest: str = ""
+    manifest: PathText = ""
     """CSV with case, he, laboratory, split (train, validation, test); empty where slides are simulated."""
-    standardise: str = ""
+    standardise: Standardise = ""
     """Method that brings training and validation slides to one stain; the paper used `hsd`."""
 
 
-@dataclass(frozen=True)
+@settings
 class ReferenceSection:
     """Where the mitoses are."""
 
     source: Source = "table"
     """`table`: a table of H&E positions. `phh3`: that of `metaphase reference build`. `simulated`:
     the truth of simulated slides."""
-    table: str = ""
+    table: PathText = ""
     """CSV or Parquet with case, x, y (level-0 pixels of the H&E slide) and, where known, label, accepted."""
-    corrections: tuple[str, ...] = field(default=(), metadata=decides())
+    corrections: tuple[PathText, ...] = field(default=(), metadata=decides())
     """Results that people reviewed in `metaphase view`, and calibrations: what they answered is learnt by the
     method `dense`. A corrected slide trains, whatever its split, and so do all slides of its patient."""
 
-    def __post_init__(self) -> None:
-        if (self.source == "simulated") == bool(self.table):
-            raise UsageError(
-                f"reference.source is {self.source} and reference.table is {self.table!r}",
-                next_step="name a table for table and phh3, and none for simulated",
-            )
 
-
-@dataclass(frozen=True, kw_only=True)
+@settings
 class LearningSection(TrainingProtocol):
     """The protocol that trains every network."""
 
-    normalisation: Literal["none", "batch"] = "none"
+    normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` learns faster from little."""
     method: Literal["paper", "dense"] = field(default="paper", metadata=decides())
     """`paper`: candidates, CNN3, an ensemble and CNN5. `dense`: teachers that learn every cell of windows,
@@ -100,26 +115,21 @@ class Task:
     """Another recipe than the protocol's."""
 
 
-@dataclass(frozen=True)
+@settings
 class EnsembleSection:
     """CNN3 and the CNN4s."""
 
-    networks: int = 10
+    networks: PositiveInt = 10
     """k: networks of the ensemble, each with a difficult set of its own."""
-    gamma: float = 1.0
+    gamma: Width = 1.0
     """Width of CNN3 and CNN4."""
 
-    def __post_init__(self) -> None:
-        if self.networks < 1:
-            raise UsageError(f"ensemble.networks is {self.networks}", next_step="give 1 or more")
-        NetworkSpec(gamma=self.gamma)
 
-
-@dataclass(frozen=True)
+@settings
 class StudentSection:
     """CNN5."""
 
-    gammas: tuple[float, ...] = (1.0, 0.8, 0.6)
+    gammas: tuple[Width, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
 
     def __post_init__(self) -> None:
@@ -127,62 +137,48 @@ class StudentSection:
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
             )
-        for gamma in self.gammas:
-            NetworkSpec(gamma=gamma)
 
 
-@dataclass(frozen=True)
+@settings
 class DenseSection:
     """The method `dense`: what it learns from beside labels, and for how long."""
 
-    teachers: tuple[str, ...] = ()
+    teachers: tuple[ModelName, ...] = ()
     """Files of EfficientNet-Lite's published weights (.pth), each of which becomes a teacher, and models that
     teach as they are. Without any, students learn from labels alone."""
-    start: str = ""
+    start: ModelName = ""
     """A pair, by its file or the name of a bundled one, from which both networks go on; its own answers away
     from labels keep them from forgetting. What is delivered is the best of it, the new pair and the mean of
     their weights."""
-    teacher_steps: int = 3000
-    student_steps: int = 6000
+    teacher_steps: PositiveInt = 3000
+    student_steps: NonNegativeInt = 6000
     """0: the pair of `start` stays as it is, and only how it is used is chosen anew."""
-    atypical_steps: int = 0
+    atypical_steps: NonNegativeInt = 0
     """Of the network that tells atypical figures; 0 trains none, and that of `start` stays."""
-    gammas: tuple[float, float] = (1.0, 0.75)
+    gammas: tuple[Width, Width] = (1.0, 0.75)
     """Widths of the network that sees everything (`lite`) and of the one that re-checks (`residual`)."""
-    trust: float = 0.7
+    trust: Share = 0.7
     """How far students follow teachers rather than labels."""
-    collage: float = 0.0
+    collage: Share = 0.0
     """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
-    most_false_per_mm2: float = 4.0
+    most_false_per_mm2: PositiveFloat = 4.0
     """At the operating point for counts, in the mean of validation patients."""
-    beside: str = "breast"
+    beside: ModelName = "breast"
     """A model that is tested on the same slides; empty for none."""
-    memory_gb: float = 8.0
+    memory_gb: PositiveFloat = 8.0
     """For images: what whole ones leave of it is shared by pieces of slides."""
     checkpoint_minutes: float = field(default=1.0, metadata=decides())
     """How much work a killed run may lose."""
 
     def __post_init__(self) -> None:
-        fewest = min(self.teacher_steps, self.student_steps + bool(self.start))
-        negative = min(self.student_steps, self.atypical_steps) < 0
-        if fewest < 1 or negative or self.student_steps < bool(self.atypical_steps):
+        if self.student_steps < bool(self.atypical_steps or not self.start):
             raise UsageError(
-                f"[dense] has {self.teacher_steps}, {self.student_steps} and {self.atypical_steps} steps",
-                next_step="give 1 step or more; atypical_steps may be 0, then with a start "
-                "student_steps, too",
+                f"[dense] has {self.student_steps} student_steps and {self.atypical_steps} atypical_steps",
+                next_step="give 1 step or more; with a start, both may be 0",
             )
-        shares = 0 <= self.trust <= 1 and 0 <= self.collage <= 1
-        if not shares or self.most_false_per_mm2 <= 0 or self.memory_gb <= 0:
-            raise UsageError(
-                f"[dense] has trust {self.trust:g}, collage {self.collage:g}, most_false_per_mm2 "
-                f"{self.most_false_per_mm2:g} and memory_gb {self.memory_gb:g}",
-                next_step="give shares from 0 to 1, and numbers above 0",
-            )
-        for family, gamma in zip(("lite", "residual"), self.gammas, strict=True):
-            NetworkSpec(family, gamma, "batch")
 
 
-@dataclass(frozen=True)
+@settings
 class CardSection:
     """What the card of a delivered pair says beside what training knows."""
 
@@ -194,26 +190,21 @@ class CardSection:
     known_failures: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@settings
 class EvaluationSection:
     """How networks are tested on whole slides."""
 
-    radius_um: float = 7.5
+    radius_um: Radius = 7.5
     """A detection at most this far from a mitosis has found it."""
-    suppress_um: float = 25.0
+    suppress_um: NonNegativeFloat = 25.0
     """Detections closer than this to a more probable one are dropped: the paper's d. Where mitoses lie as
     close as in dense simulated tumours, half of it loses fewer."""
-    smooth_um: float = 0.0
+    smooth_um: Smoothing = 0.0
     """Probabilities are averaged by a Gaussian of this standard deviation first; 0 as in the paper."""
-    floor: float = 0.05
+    floor: InnerShare = 0.05
     """Peaks below this probability are not kept."""
-    bootstrap: int = field(default=1000, metadata=decides())
+    bootstrap: NonNegativeInt = field(default=1000, metadata=decides())
     """How often the slides are drawn for 95 % intervals."""
-
-    def __post_init__(self) -> None:
-        self.matching  # noqa: B018 -- checks the numbers
-        BootstrapConfig(samples=self.bootstrap)
-        self.peaks  # noqa: B018 -- checks the numbers
 
     @property
     def matching(self) -> MatchingConfig:
@@ -226,35 +217,33 @@ class EvaluationSection:
         return PeakConfig(floor=self.floor, suppress_um=self.suppress_um, smooth_um=self.smooth_um)
 
 
-@dataclass(frozen=True)
+@settings
 class ExperimentSection:
     """What `metaphase experiments` compares."""
 
     recipes: tuple[str, str] = ("RSEB", "RCSEB")
     """Recipes of experiments 1 and 2; experiment 3 has the protocol's own."""
-    seeds: int = 3
+    seeds: PositiveInt = 3
     """Networks of each of the experiments 1 to 3, each with another seed and difficult set."""
 
-    def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise UsageError(f"[experiments] seeds = {self.seeds}", next_step="give at least 1 seed")
 
-
-@dataclass(frozen=True)
+@settings
 class RunConfig:
-    """A whole chain from manifest to CNN5."""
+    """A whole chain from manifest to CNN5: the tables of a file."""
 
-    cohort: CohortSection
-    reference: ReferenceSection
-    simulate: SimulationConfig | None
-    mining: MiningConfig
-    training: LearningSection
-    ensemble: EnsembleSection
-    students: StudentSection
-    dense: DenseSection
-    card: CardSection
-    test: EvaluationSection
-    experiments: ExperimentSection
+    cohort: CohortSection = field(default_factory=CohortSection)
+    simulate: SimulationConfig | None = None
+    reference: ReferenceSection = field(default_factory=ReferenceSection)
+    candidates: CandidateConfig = field(default_factory=CandidateConfig)
+    labels: LabelConfig = field(default_factory=LabelConfig)
+    sets: SetConfig = field(default_factory=SetConfig)
+    training: LearningSection = field(default_factory=LearningSection)
+    ensemble: EnsembleSection = field(default_factory=EnsembleSection)
+    students: StudentSection = field(default_factory=StudentSection)
+    dense: DenseSection = field(default_factory=DenseSection)
+    card: CardSection = field(default_factory=CardSection)
+    test: EvaluationSection = field(default_factory=EvaluationSection)
+    experiments: ExperimentSection = field(default_factory=ExperimentSection)
 
     def __post_init__(self) -> None:
         if (self.simulate is None) == (not self.cohort.manifest):
@@ -267,25 +256,29 @@ class RunConfig:
                 "the reference standard is simulated and the slides are not",
                 next_step="name a reference.table",
             )
-
+        source, table = self.reference.source, self.reference.table
+        if (source == "simulated") == bool(table):
+            raise UsageError(
+                f"reference.source is {source} and reference.table is {table!r}",
+                next_step="name a table for table and phh3, and none for simulated",
+            )
         if self.reference.corrections and self.training.method != "dense":
             raise UsageError(
                 "the method paper cannot learn corrections: not every mitosis of a corrected slide is known",
                 next_step='give --method dense (or method = "dense" in [training])',
             )
 
+    @property
+    def mining(self) -> MiningConfig:
+        """How patches are made of slides."""
+        sets = replace(self.sets, hard_sets=self.ensemble.networks)
+        return MiningConfig(self.candidates, self.labels, sets, standardise=self.cohort.standardise)
+
     def with_seed(self, seed: int) -> RunConfig:
         """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""
         step = seed * SEED_STEP
-        sets = replace(self.mining.sets, seed=self.mining.sets.seed + step)
-        training = replace(self.training, seed=self.training.seed + step)
-        return replace(self, mining=replace(self.mining, sets=sets), training=training)
-
-
-TABLES = (
-    "cohort", "simulate", "reference", "candidates", "labels", "sets", "training", "ensemble", "students",
-    "dense", "card", "test", "experiments",
-)  # fmt: skip
+        sets = replace(self.sets, seed=self.sets.seed + step)
+        return replace(self, sets=sets, training=replace(self.training, seed=self.training.seed + step))
 
 
 DENSE_TRAINING = ("method", "augment", "augmentation", "stain_mix", "batch", "learning_rate", "seed")
@@ -303,7 +296,7 @@ def read_run_config(
     with blamed(path):
         values = read_toml(path)
         if method is not None:
-            values = values | {"training": values.get("training", {}) | {"method": method}}
+            values["training"] = _table(values, "training") | {"method": method}
         config = run_config(values, path.parent)
         more = (*config.reference.corrections, *(str(Path(one).resolve()) for one in corrections))
         return replace(config, reference=replace(config.reference, corrections=more))
@@ -311,51 +304,18 @@ def read_run_config(
 
 def run_config(values: Mapping[str, Any], base: Path) -> RunConfig:
     """The configuration of TOML tables; `base` is where relative paths start."""
-    refuse_unknown(values, TABLES, "the configuration")
-    table = {name: values.get(name, {}) for name in TABLES}
-
-    def made(kind: type[Section], name: str, **given: Any) -> Section:
-        return settings_of(kind, table[name], name, **given)
-
-    slides, ensemble = made(CohortSection, "cohort"), made(EnsembleSection, "ensemble")
-    learning = made(LearningSection, "training")
-    learning.of_task(Task("check", 1.0), ("train",), ("validation",))
-    if learning.method == "dense":
-        refuse_unknown(table["training"], DENSE_TRAINING, "[training] of the method dense")
-    dense = made(DenseSection, "dense")
-    dense = replace(dense, teachers=tuple(_model(base, one) for one in dense.teachers))
-    if "simulate" in values and "table" not in table["reference"]:
-        table["reference"] = {"source": "simulated"} | table["reference"]
-    reference = made(ReferenceSection, "reference")
-    mining = MiningConfig(
-        candidates=made(CandidateConfig, "candidates"),
-        labels=made(LabelConfig, "labels"),
-        sets=made(SetConfig, "sets", hard_sets=ensemble.networks),
-        standardise=slides.standardise,
-    )
-    return RunConfig(
-        cohort=replace(slides, manifest=resolved(base, slides.manifest)),
-        reference=replace(
-            reference,
-            table=resolved(base, reference.table),
-            corrections=tuple(resolved(base, one) for one in reference.corrections),
-        ),
-        simulate=made(SimulationConfig, "simulate") if "simulate" in values else None,
-        mining=mining,
-        training=learning,
-        ensemble=ensemble,
-        students=made(StudentSection, "students"),
-        dense=replace(dense, start=_model(base, dense.start), beside=_model(base, dense.beside)),
-        card=made(CardSection, "card"),
-        test=made(EvaluationSection, "test"),
-        experiments=made(ExperimentSection, "experiments"),
-    )
+    training, reference = _table(values, "training"), _table(values, "reference")
+    if training.get("method") == "dense":
+        refuse_unknown(training, DENSE_TRAINING, "[training] of the method dense")
+    if "simulate" in values and "table" not in reference:
+        values = {**values, "reference": {"source": "simulated"} | reference}
+    return settings_of(RunConfig, values, base=base)
 
 
-def _model(base: Path, name: str) -> str:
-    """The name of a bundled model, or a file relative to the configuration's."""
-    is_file = bool(Path(name).suffix) or (base / f"{name}.safetensors").is_file()
-    return resolved(base, name) if is_file else name
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What a file says in a table."""
+    found = values.get(name)
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 CNN3, ENSEMBLE = "cnn3", "ensemble"

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as model_dataclass
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.base.remote import RemotePath, location
-from metaphase.base.settings import blamed, read_toml, refuse_unknown
+from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
 
@@ -53,6 +53,8 @@ OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
 Normalisation = Literal["none", "batch"]
 Family = str
+Width = Annotated[float, Field(ge=1 / 32, le=4)]
+"""Of a network, relative to the full one; the paper has 0.6 to 1."""
 DETECTORS: tuple[Family, ...] = ("detector", "residual", "lite")
 """Our families that search slides: the same patches, output stride and receptive field."""
 PLAIN, PATCHES = "plain", "patches"
@@ -64,7 +66,7 @@ def families() -> tuple[Family, ...]:
     return (*DETECTORS, "classifier", PLAIN, PATCHES, *plugin_names("metaphase.networks"))
 
 
-@dataclass(frozen=True)
+@settings
 class NetworkSpec:
     """All that is needed to build a network again."""
 
@@ -72,22 +74,18 @@ class NetworkSpec:
     """`detector`: the paper's all-convolutional CNN3, CNN4 and CNN5; `residual`: a detector of residual
     blocks in their place; `lite`: the beginning of EfficientNet-Lite0, which may start from ImageNet's
     weights; `classifier`: CNN1 and CNN2; others are built by packages that name them as entry points."""
-    gamma: float = 1.0
+    gamma: Width = 1.0
     """Width factor: each layer has floor(gamma x filters) of the full width."""
     normalisation: Normalisation = "none"
     """`none` as in the paper; `batch` adds batch normalisation, which `fold_normalisation` takes out."""
 
     def __post_init__(self) -> None:
-        known = self.family in families() and self.normalisation in ("none", "batch")
-        if not known or (self.family in DETECTORS[1:] and self.normalisation == "none"):
+        unnormalised = self.family in DETECTORS[1:] and self.normalisation == "none"
+        if self.family not in families() or unnormalised:
             raise UsageError(
                 f"there is no network {self.family!r} with normalisation {self.normalisation!r}",
                 next_step=f"families: {', '.join(families())}, or install the package that defines it; "
                 f"normalisations: none, batch ({', '.join(DETECTORS[1:])} have batch only)",
-            )
-        if not 1 / 32 <= self.gamma <= 4:
-            raise UsageError(
-                f"gamma {self.gamma} is out of range", next_step="give 0.04 to 4; the paper has 0.6 to 1"
             )
 
 

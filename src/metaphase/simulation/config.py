@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from metaphase.base.arrays import Box, Floats, Floats32
-from metaphase.base.errors import UsageError, require
+from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
+from metaphase.base.settings import IN_ORDER, Share, settings
 from metaphase.simulation.randomness import derived_seed, generator
 
 # ---- virtual laboratories: how each stains, and how its scanner sees ----
@@ -250,69 +252,52 @@ _WAVES = 10
 MPP = 0.25
 """Micrometres per pixel of every simulated slide."""
 PX_PER_UM = 1 / MPP
-_SMALLEST_SIDE, _LARGEST_SIDE = 256, 400_000
+Side = Annotated[int, Field(ge=256, le=400_000)]
+Rate = Annotated[float, Field(ge=0, le=2000)]
 _SPLIT_PATTERN: tuple[Split, ...]
 Split = Literal["train", "validation", "test"]
 _SPLIT_PATTERN = ("train", "validation", "train", "train", "test")
 
 
-@dataclass(frozen=True)
+@settings
 class SimulationConfig:
-    """Settings of a simulated cohort; every field is checked once, here."""
+    """Settings of a simulated cohort."""
 
-    cases: int = 2
-    width: int = 4096
-    """Level-0 width of both slides of a case, in pixels of 0.25 um."""
-    height: int = 4096
-    centres: int = 2
-    """How many laboratories; the first is for training, the others only for testing."""
-    seed: int = 1
-    training_share: float = 0.5
+    cases: Annotated[int, Field(ge=1, le=100_000)] = 2
+    """Cases, each an H&E and a PHH3 slide."""
+    width: Side = 4096
+    """Width of a slide in pixels of 0.25 um."""
+    height: Side = 4096
+    """Height of a slide in pixels of 0.25 um."""
+    centres: Annotated[int, Field(ge=1, le=len(LABORATORIES))] = 2
+    """Laboratories; the first trains, the others test."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 1
+    """The same seed gives the same files."""
+    training_share: Share = 0.5
     """Share of the cases that the first laboratory handles when there are several."""
-    mitoses_per_mm2: tuple[float, float] = (4.0, 100.0)
+    mitoses_per_mm2: Annotated[tuple[Rate, Rate], IN_ORDER] = (4.0, 100.0)
     """Least and greatest expected mitoses per mm2 of tumour; cases spread evenly between, in logarithm."""
-    atypical_share: float = 0.15
+    atypical_share: Share = 0.15
     """Share of atypical figures among the mitoses."""
-    missed_telophases: float = 0.5
+    missed_telophases: Share = 0.5
     """Share of telophases that PHH3 does not stain (anaphases: a fifth of it)."""
-    lookalikes_per_mm2: float = 60.0
+    lookalikes_per_mm2: Rate = 60.0
     """Expected mitosis-like objects per mm2 of tumour in the H&E slide."""
-    brown_nuclei_per_mitosis: float = 0.25
+    brown_nuclei_per_mitosis: Annotated[float, Field(ge=0, le=100)] = 0.25
     """Weakly PHH3-positive nuclei without mitosis, relative to the expected mitoses."""
-    artefacts_per_mitosis: float = 2.4
+    artefacts_per_mitosis: Annotated[float, Field(ge=0, le=100)] = 2.4
     """Trivial brown artefacts of the PHH3 slide, relative to the expected mitoses."""
-    max_shift_um: float = 300.0
+    max_shift_um: Annotated[float, Field(ge=0, le=5000)] = 300.0
     """Longest global shift between the two slides ..."""
-    max_shift_fraction: float = 0.08
+    max_shift_fraction: Annotated[float, Field(ge=0, le=0.5)] = 0.08
     """... and its limit as a fraction of the shorter side, so that small slides keep their tissue."""
-    max_rotation_deg: float = 0.6
-    local_deformation_um: float = 2.5
+    max_rotation_deg: Annotated[float, Field(ge=0, le=10)] = 0.6
+    local_deformation_um: Annotated[float, Field(ge=0, le=10)] = 2.5
     """Standard deviation of the local deformation along each axis."""
-    workers: int = field(default=2, metadata=decides())
+    workers: Annotated[int, Field(ge=1, le=256)] = field(default=2, metadata=decides())
     """Rendering processes; 1 renders in the calling process."""
 
     def __post_init__(self) -> None:
-        side = (_SMALLEST_SIDE, _LARGEST_SIDE)
-        limits = {
-            "cases": (1, 100_000),
-            "width": side,
-            "height": side,
-            "centres": (1, len(LABORATORIES)),
-            "seed": (0, 2**63 - 1),
-            "workers": (1, 256),
-            **dict.fromkeys(("training_share", "atypical_share", "missed_telophases"), (0, 1)),
-            **dict.fromkeys(("brown_nuclei_per_mitosis", "artefacts_per_mitosis"), (0, 100)),
-            **dict.fromkeys(("max_rotation_deg", "local_deformation_um"), (0, 10)),
-            "lookalikes_per_mm2": (0, 2000),
-            "max_shift_um": (0, 5000),
-            "max_shift_fraction": (0, 0.5),
-        }
-        for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            require(low <= value <= high, name, value, f"from {low} to {high}")
-        few, many = self.mitoses_per_mm2
-        fine = 0 <= few <= many <= 2000
-        require(fine, "mitoses_per_mm2", [few, many], "and a higher one, from 0 to 2000")
         if self.cases < self.centres:
             raise UsageError(
                 f"{self.cases} cases cannot come from {self.centres} laboratories",

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import cv2
 import imagecodecs
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 from tifffile import TiffWriter
 
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.settings import settings
 from metaphase.version import __version__
 
 Pixels = npt.NDArray[Any]
@@ -30,29 +32,20 @@ Reduction = Literal["mean", "max"]
 _OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 
-@dataclass(frozen=True)
+@settings
 class PyramidFormat:
     """How a pyramid is stored; by default as scanners store slides."""
 
-    mpp: float
+    mpp: Annotated[float, Field(gt=0, lt=1000)]
     """Micrometres per level-0 pixel, written into the resolution tags of every level."""
-    tile_px: int = 512
+    tile_px: Annotated[int, Field(ge=16, multiple_of=16)] = 512
     """Side of a tile; a multiple of 16."""
-    quality: int | None = 85
+    quality: Annotated[int, Field(ge=1, le=100)] | None = 85
     """JPEG quality, 1 to 100; None stores without loss (zlib)."""
     subsampling: tuple[int, int] = (2, 2)
     """Chroma subsampling of JPEG: (2, 2) as most scanners do, (1, 1) for none."""
     reduction: Reduction = "mean"
     """How four pixels become one of the next level."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mpp < 1000 or self.tile_px < 16 or self.tile_px % 16:
-            raise UsageError(
-                f"a pyramid of {self.mpp} um/px in tiles of {self.tile_px} px cannot be written",
-                next_step="give an mpp above 0 and a tile side that is a multiple of 16",
-            )
-        if self.quality is not None and not 1 <= self.quality <= 100:
-            raise UsageError(f"JPEG quality {self.quality} does not exist", next_step="give 1 to 100")
 
     @classmethod
     def probabilities(cls, mpp: float, tile_px: int = 512) -> PyramidFormat:

@@ -31,9 +31,9 @@ def make(random: Random, folder: Path) -> Attempt:
     compared = ("--truth", "truth.csv", "--predictions", "given.csv")
     command = any_of(
         random,
-        ("evaluate", "grade", *compared, "--bootstrap", "20"),
-        ("evaluate", "grade", *compared, "-o", "out", "--bootstrap", "20"),
-        ("evaluate", "proliferation", *compared, "--bootstrap", "20"),
+        ("evaluate", "grade", *compared),
+        ("evaluate", "grade", *compared, "-o", "out"),
+        ("evaluate", "proliferation", *compared),
         ("evaluate", "tune", "count", *compared),
         ("evaluate", "tune", "grade", *compared, "--card", "card.json"),
         ("evaluate", "tune", "mitoses", *compared),

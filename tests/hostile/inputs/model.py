@@ -49,7 +49,7 @@ def make(random: Random, folder: Path) -> Attempt:
         ("model", "info", "m.safetensors"),
         ("model", "info", "m.json", "--json"),
         ("detect", slide, "-o", "out", "--tissue", "whole", "--mpp", "0.25", "--model", "m.safetensors"),
-        ("score", "points.csv", "--card", "m.json", "--mpp", "0.25", "--draws", "0"),
+        ("score", "points.csv", "--card", "m.json", "--mpp", "0.25", "--set", "draws=0"),
         ("model", "package", "m.safetensors", "-o", "n.safetensors"),
     )
     return Attempt(any_of(random, *commands), judge)

@@ -14,15 +14,15 @@ NUMERIC_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("detect", "{slide}", "-o", "out", "--tissue", "whole", "--model", "{model}"): (
         "--mpp",
         "--threshold",
-        "--theta1",
-        "--theta2",
-        "--suppress-um",
-        "--smooth-um",
-        "--floor",
-        "--tile",
-        "--batch",
+        "theta1",
+        "theta2",
+        "suppress_um",
+        "smooth_um",
+        "floor",
+        "tile_px",
+        "batch",
         "--device",
-        "--precision",
+        "precision",
         "--format",
         "--tissue",
         "--model",
@@ -30,24 +30,24 @@ NUMERIC_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("score", "points.csv", "--mpp", "0.25", "--area", "5"): (
         "--mpp",
         "--area",
-        "--theta1",
-        "--theta2",
-        "--draws",
+        "theta1",
+        "theta2",
+        "draws",
         "--threshold",
     ),
     ("convert", "points.csv", "-o", "out.csv"): ("--mpp", "--threshold", "--suppress-um", "--to"),
     ("evaluate", "mitoses", "--truth", "points.csv", "--predictions", "points.csv", "--mpp", "0.25"): (
-        "--radius-um",
-        "--border-um",
-        "--bootstrap",
+        "radius_um",
+        "border_um",
+        "samples",
         "--threshold",
-        "--matching",
+        "method",
         "--by",
         "--split",
     ),
     ("info", "{slide}"): ("--mpp",),
     ("tissue", "{slide}", "-o", "out"): ("--mpp",),
-    ("simulate", "out", "--width", "300", "--height", "300", "--cases", "1", "--centres", "1"): (
+    ("simulate", "-o", "out", "--width", "300", "--height", "300", "--cases", "1", "--centres", "1"): (
         "--cases",
         "--width",
         "--height",
@@ -95,7 +95,8 @@ def make(random: Random, folder: Path) -> Attempt:
         if value in ("nan", "inf", "-inf", "1e308") and option not in ("--by", "--split")
         else right
     )
-    arguments = [*(names.get(part, part) for part in command), option, value]
+    stated = [option, value] if option.startswith("--") else ["--set", f"{option}={value}"]
+    arguments = [*(names.get(part, part) for part in command), *stated]
 
     def quiet(printed: str) -> str:
         return "escape sequence printed" if "\x1b" in printed else ""

@@ -27,12 +27,12 @@ SEARCH = (
     "out",
     "--tissue",
     "whole",
-    "--floor",
-    "0.3",
+    "--set",
+    "floor=0.3",
     "--model",
     str(ASSETS / "tiny.safetensors"),
 )
-DRAW = ("calibrate", "draw", "out", "-o", "calibration", "--answers", "40", "--squares", "0")
+DRAW = ("calibrate", "draw", "out", "-o", "calibration", "--answers", "40", "--set", "squares=0")
 """The slide is too small for squares."""
 
 
@@ -202,9 +202,20 @@ def on_table(random: Random, file: str, judge: Judge = right) -> Attempt:
             "0.25",
         ),
         ("convert", file, "-o", "out.sqlite", "--mpp", "0.25"),
-        ("score", file, "--mpp", "0.25", "--area", "5", "--draws", "10"),
-        ("score", file, "--mpp", "0.25", "--draws", "0", "-o", "out.csv"),
-        ("evaluate", "mitoses", "--truth", file, "--predictions", file, "--mpp", "0.25", "--bootstrap", "0"),
+        ("score", file, "--mpp", "0.25", "--area", "5", "--set", "draws=10"),
+        ("score", file, "--mpp", "0.25", "--set", "draws=0", "-o", "out.csv"),
+        (
+            "evaluate",
+            "mitoses",
+            "--truth",
+            file,
+            "--predictions",
+            file,
+            "--mpp",
+            "0.25",
+            "--set",
+            "samples=0",
+        ),
     )
     return Attempt(any_of(random, *commands), judge)
 

@@ -181,7 +181,7 @@ def test_what_is_found_is_what_both_say_everywhere(seed: int, agree: float) -> N
 
 def test_components_need_every_place() -> None:
     slide, config = ArraySlide(texture(200, 200), mpp=0.25), PeakConfig(floor=0.8, method="components")
-    with pytest.raises(UsageError, match="--exhaustive"):
+    with pytest.raises(UsageError, match="exhaustive=true"):
         find_detections(Engine([lite_network()], CPU, Second(residual_network(), 0.5)), slide, config)
     both = Engine([lite_network()], EVERYWHERE, Second(residual_network(), 0.5))
     assert len(find_detections(both, slide, config).x) > 0

@@ -22,13 +22,15 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
+
+from pydantic import PositiveInt
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import described
 from metaphase.base.parallel import available_cores
-from metaphase.base.settings import read_settings
+from metaphase.base.settings import read_settings, settings
 from metaphase.base.sharing.batch import Attempt, Failure, Progress, Workers
 from metaphase.version import __version__
 
@@ -65,13 +67,12 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@settings
 class ClusterConfig:
     """Workers asked of a queueing system."""
 
-    kind: str = "slurm"
-    """slurm, pbs, lsf, sge, oar, moab or htcondor."""
-    jobs: int = 1
+    kind: Literal["slurm", "pbs", "lsf", "sge", "oar", "moab", "htcondor"] = "slurm"
+    jobs: PositiveInt = 1
     """Most workers at once, one a job."""
     least_jobs: int | None = None
     """Jobs that are kept while there is little to do; by default as many as `jobs`."""
@@ -81,8 +82,6 @@ class ClusterConfig:
     """As dask-jobqueue takes them: queue, account, cores, memory, walltime, job_extra_directives, ..."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"there is no kind {self.kind!r}", next_step=f"choose one of {', '.join(KINDS)}")
         if not 1 <= (self.least_jobs or 1) <= self.jobs:
             raise UsageError(
                 f"{self.least_jobs or 1} to {self.jobs} jobs",

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import UsageError
-from metaphase.base.settings import CODE_ONLY
+from metaphase.base.settings import CODE_ONLY, IN_ORDER, settings
 from metaphase.images.stain.deconvolution import (
     HED,
     STAINED_OD,
@@ -29,7 +31,9 @@ from metaphase.images.stain.deconvolution import (
     optical_density,
 )
 
-Range = tuple[float, float]
+Range = Annotated[tuple[float, float], IN_ORDER]
+Scale = Annotated[float, Field(ge=1e-3)]
+Amounts = Annotated[tuple[NonNegativeFloat, NonNegativeFloat], IN_ORDER]
 
 LETTERS = {
     "R": "rotation and mirroring",
@@ -42,13 +46,13 @@ LETTERS = {
 }
 
 
-@dataclass(frozen=True)
+@settings
 class AugmentationConfig:
     """Ranges of uniform random numbers; the defaults are the paper's, at 0.25 um/px."""
 
-    size_px: int = field(default=100, metadata=CODE_ONLY)
+    size_px: Annotated[PositiveInt, CODE_ONLY] = 100
     """Side of the patches that come out, cut from the centre of larger ones."""
-    translation_px: int = 14
+    translation_px: NonNegativeInt = 14
     """Largest shift of the crop in x and in y, in whole pixels. It has no letter: every recipe shifts."""
     mirror: bool = True
     """R: flip horizontally, vertically, both or not, with equal odds."""
@@ -56,57 +60,30 @@ class AugmentationConfig:
     """R: angle."""
     quarter_turns: bool = False
     """R: round the angle to multiples of 90 degrees, which leaves the pixels as they are."""
-    scale: Range = (0.75, 1.25)
+    scale: Annotated[tuple[Scale, Scale], IN_ORDER] = (0.75, 1.25)
     """S: above 1 things get larger."""
-    elastic_alpha_px: float = 100.0
+    elastic_alpha_px: NonNegativeFloat = 100.0
     """E: factor of the smoothed displacement field."""
-    elastic_sigma_px: float = 10.0
+    elastic_sigma_px: Annotated[float, Field(ge=1)] = 10.0
     """E: standard deviation of the Gaussian that smooths the field."""
-    stain_factor: Range = (0.95, 1.05)
+    stain_factor: Amounts = (0.95, 1.05)
     """C: factor of each stain's amount."""
     stain_bias: Range = (-0.05, 0.05)
     """C: amount added to each stain, in natural-log density."""
-    stain_matrix: StainMatrix = field(default=HED, metadata=CODE_ONLY)
+    stain_matrix: Annotated[StainMatrix, CODE_ONLY] = HED
     """C: which stains."""
-    stain_epsilon: float = 1 / 255
+    stain_epsilon: PositiveFloat = 1 / 255
     """C: added to intensities. One grey level, so that black pixels do not swing the colours around them."""
-    colour: Range = (0.75, 1.5)
+    colour: Amounts = (0.75, 1.5)
     """H: saturation, 0 is grey."""
-    contrast: Range = (0.75, 1.5)
+    contrast: Amounts = (0.75, 1.5)
     """H: distance from the patch's mean grey."""
-    brightness: Range = (0.75, 1.25)
+    brightness: Amounts = (0.75, 1.25)
     """H: factor of the intensity."""
-    blur_sigma_px: Range = (0.0, 2.0)
+    blur_sigma_px: Amounts = (0.0, 2.0)
     """B: standard deviation of the Gaussian."""
-    noise_sigma: Range = (0.0, 0.1)
+    noise_sigma: Amounts = (0.0, 0.1)
     """G: standard deviation of the noise, where white is 1."""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            least = _LEAST.get(one.name, 0.0)
-            if isinstance(value, tuple) and not (
-                all(map(math.isfinite, value)) and least <= value[0] <= value[1]
-            ):
-                raise UsageError(
-                    f"{one.name} = {value} is not a range",
-                    next_step=f"give a lowest and a highest number, neither below {least:g}",
-                )
-        if self.size_px < 1 or self.translation_px < 0:
-            raise UsageError(
-                f"patches of {self.size_px} px shifted by {self.translation_px} px cannot be cut",
-                next_step="give a size of at least 1 and a translation of at least 0",
-            )
-        if not (self.elastic_sigma_px >= 1 and self.elastic_alpha_px >= 0 and self.stain_epsilon > 0):
-            raise UsageError(
-                f"elastic alpha {self.elastic_alpha_px} px with sigma {self.elastic_sigma_px} px, "
-                f"or stain epsilon {self.stain_epsilon}, makes no sense",
-                next_step="give alpha of at least 0, sigma of at least 1 px and an epsilon above 0",
-            )
-
-
-_LEAST = {"rotation_degrees": -math.inf, "scale": 1e-3, "stain_bias": -math.inf}
-"""Lowest numbers of ranges; of all others 0."""
 
 
 def parse_recipe(letters: str) -> frozenset[str]:

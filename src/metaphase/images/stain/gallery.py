@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import PositiveInt
 
 from metaphase.base.arrays import RGB
-from metaphase.images.stain.augmentation import DEFAULT, LETTERS, Augmentation, AugmentationConfig
+from metaphase.base.settings import settings
+from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
 from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
 from metaphase.images.stain.standardisation import write_picture
 from metaphase.slides.contract import WORKING_MPP, Slide, read_resampled
@@ -22,21 +24,32 @@ PATCH_PX = 128
 ROWS = 5
 
 
-def gallery(
-    patch: npt.NDArray[np.generic],
-    letters: str = "RSECHBG",
-    seed: int = 0,
-    *,
-    rows: int = ROWS,
-    config: AugmentationConfig = DEFAULT,
-) -> RGB:
+@settings
+class GalleryConfig:
+    """What the gallery shows."""
+
+    letters: str = "RSECHBG"
+    """Letters, one column each: R S E C H B G."""
+    rows: PositiveInt = 5
+    """Random versions of the patch in each column."""
+    seed: int = 0
+    """The same seed gives the same gallery."""
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    """Ranges of the random numbers."""
+
+
+GALLERY = GalleryConfig()
+
+
+def gallery(patch: npt.NDArray[np.generic], config: GalleryConfig = GALLERY) -> RGB:
     """Augmented versions of one patch (h, w, 3) under column titles, the patch itself at the left.
 
-    There is a column for each letter, and one for all of them, each of `rows` random versions.
+    There is a column for each letter, and one for all of them, each of random versions.
     """
+    rows, size = config.rows, config.augmentation.size_px
     batch = torch.from_numpy(rgb_uint8(patch)[None].repeat(rows, axis=0))
-    titles, size = ["", *letters, letters], config.size_px
-    columns = [_augmented(batch, title, seed, config) for title in titles]
+    titles = ["", *config.letters, config.letters]
+    columns = [_augmented(batch, letters, config.seed, config.augmentation) for letters in titles]
     columns[0][1:] = WHITE  # the plain crop once is enough
     sheet = np.full((HEAD_PX + rows * (size + GAP_PX), len(columns) * (size + GAP_PX), 3), WHITE, np.uint8)
     for x, column in enumerate(columns):
@@ -55,8 +68,7 @@ def write_gallery(
     slide: Slide,
     output: str | Path,
     at: tuple[float, float] | None = None,
-    letters: str = "RSECHBG",
-    seed: int = 0,
+    config: GalleryConfig = GALLERY,
 ) -> None:
     """Write the gallery of the patch around level-0 `at` (default: the middle of the slide).
 
@@ -69,7 +81,7 @@ def write_gallery(
     if scale == 1.0:
         left, top = round(left), round(top)
     patch = read_resampled(slide, left, top, PATCH_PX, PATCH_PX, scale)
-    write_picture(output, gallery(patch, letters, seed))
+    write_picture(output, gallery(patch, config))
 
 
 def _augmented(batch: torch.Tensor, letters: str, seed: int, config: AugmentationConfig) -> RGB:

@@ -12,7 +12,7 @@ import math
 import uuid
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 from PIL import Image, PngImagePlugin
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from metaphase.base.arrays import RGB, Box, Mask
-from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError, require
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.base.provenance import FileContent
+from metaphase.base.settings import settings
 from metaphase.base.tables import WHOLE_SLIDE
 from metaphase.images.tissue.background import (
     GRAIN_UM,
@@ -222,40 +224,33 @@ def save_overlay(slide: Slide, tissue: TissueMask, folder: str | Path, stem: str
 # ---- what counts as tissue, in physical units ----
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class TissueConfig:
     """Settings of the tissue mask. The defaults serve H&E and immunohistochemistry alike."""
 
-    mpp: float = 8.0
+    mpp: PositiveFloat = 8.0
     """Working resolution in um/px; 4 holds faint fat a little better than 8, at four times the memory."""
 
-    min_colour: float = 0.025
+    min_colour: NonNegativeFloat = 0.025
     """Least difference of absorbance (natural log) between colour channels that counts as stain."""
 
-    min_density: float = 0.02
+    min_density: NonNegativeFloat = 0.02
     """Least mean absorbance (natural log), above the glass nearby, that counts as stain without colour."""
 
-    bridge_um: float = 60.0
+    bridge_um: NonNegativeFloat = 60.0
     """Gaps narrower than this are closed: clefts, and the torn walls of fat cells."""
 
-    thread_um: float = 48.0
+    thread_um: NonNegativeFloat = 48.0
     """Grey lines thinner than this (coverslip edge, scratch, rim of a bubble) are not tissue."""
 
-    min_object_um2: float = 20_000.0
+    min_object_um2: NonNegativeFloat = 20_000.0
     """Smaller pieces are dust or debris; 20,000 um2 is a disc 160 um across."""
 
-    min_object_share: float = 0.25
+    min_object_share: NonNegativeFloat = 0.25
     """A piece that fills this share of the image is no debris, however small the image."""
 
-    min_hole_um2: float = 100_000.0
+    min_hole_um2: NonNegativeFloat = 100_000.0
     """Smaller holes are filled: fat vacuoles, lumens; that is a disc 357 um across."""
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            wanted = "above" if one.name == "mpp" else "of at least"
-            fine = math.isfinite(value) and (value > 0 or (value == 0 and one.name != "mpp"))
-            require(fine, f"tissue setting {one.name}", value, f"{wanted} 0")
 
 
 # ---- tissue or not, from pixels alone ----

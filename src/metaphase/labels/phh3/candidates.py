@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Annotated, Self
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
@@ -31,6 +32,7 @@ from scipy.spatial import cKDTree
 from metaphase.base.arrays import RGB, Box, Floats, Integers, Mask
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, ordered_map
+from metaphase.base.settings import settings
 from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, find_tissue
@@ -53,52 +55,43 @@ CLASSES = {"cnn1": ("artefact", "object"), "cnn2": ("other", "mitosis")}
 # ---- what counts as a brown candidate, in physical units ----
 
 
-@dataclass(frozen=True)
+@settings
 class BrownConfig:
     """Settings of the candidate search; densities are natural-log amounts of DAB."""
 
-    mpp: float = 0.5
+    mpp: PositiveFloat = 0.5
     """Resolution of the search in um/px, met to the nearest whole number of the slide's own pixels. Scanners
     store colour at half resolution, so 0.5 loses no brown."""
-    spread_factor: float = 4.5
+    spread_factor: NonNegativeFloat = 4.5
     """The threshold lies this many standard deviations above the slide's unspecific brown ..."""
-    least_threshold: float = 0.2
+    least_threshold: PositiveFloat = 0.2
     """... but never below this amount of DAB ..."""
-    greatest_threshold: float = 0.8
+    greatest_threshold: PositiveFloat = 0.8
     """... nor above this one, however brown the background."""
-    peak_factor: float = 1.5
+    peak_factor: NonNegativeFloat = 1.5
     """The darkest pixel of a candidate reaches this many times the threshold: haze does not."""
-    min_area_um2: float = 5.0
+    min_area_um2: PositiveFloat = 5.0
     """Smaller components are dust; a metaphase plate seen edge-on has about 20 um2."""
-    max_area_um2: float = 1000.0
+    max_area_um2: PositiveFloat = 1000.0
     """Larger components are smears, pigment and folds; the largest mitoses have about 400 um2."""
-    join_um: float = 10.0
+    join_um: NonNegativeFloat = 10.0
     """Two like components that are each other's nearest, with centroids at most this far apart, are one
     figure (the plates of an anaphase); 0 joins nothing."""
-    margin_um: float = 16.0
+    margin_um: NonNegativeFloat = 16.0
     """How far beyond the tissue mask candidates are still looked for."""
-    fields: int = 64
+    fields: PositiveInt = 64
     """Fields from which the slide's threshold is estimated."""
-    field_px: int = 256
+    field_px: Annotated[int, Field(ge=16)] = 256
     """Side of such a field, in pixels of `mpp`."""
     tissue: TissueConfig = field(default_factory=TissueConfig)
     """How tissue is distinguished from glass."""
 
     def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self) if f.name != "tissue"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise UsageError(f"{name} = {value} makes no sense", next_step="give a number of at least 0")
-        if self.mpp == 0 or self.fields < 1 or self.field_px < 16:
-            raise UsageError(
-                f"{self.fields} fields of {self.field_px} px at {self.mpp} um/px show nothing",
-                next_step="give a field or more of at least 16 px, and a resolution above 0",
-            )
         for low, high in (("least_threshold", "greatest_threshold"), ("min_area_um2", "max_area_um2")):
-            if not 0 < getattr(self, low) < getattr(self, high):
+            if not getattr(self, low) < getattr(self, high):
                 raise UsageError(
                     f"{low} = {getattr(self, low)} and {high} = {getattr(self, high)} leave no candidate",
-                    next_step="give two numbers above 0, the smaller first",
+                    next_step="give the smaller first",
                 )
 
     def area_px(self, mpp: float) -> tuple[int, int]:

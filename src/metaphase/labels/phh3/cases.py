@@ -13,12 +13,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pydantic import NonNegativeInt, PositiveInt
 
 from metaphase.base.arrays import Integers
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, read_warnings
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores
 from metaphase.base.provenance import FileContent, Ingredients, facts_of
+from metaphase.base.settings import Share, settings
 from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, write_table
 from metaphase.detections.table import MITOSIS, detection_set
 from metaphase.images.tissue.finding import draw_overlay
@@ -278,25 +280,18 @@ def mitosis_table(case: str, table: pd.DataFrame, decision: float) -> pd.DataFra
 # ---- which candidates people shall label ----
 
 
-@dataclass(frozen=True)
+@settings
 class DrawConfig:
     """How many candidates to draw, and how."""
 
-    count: int = 2000
-    """Candidates to draw; all of them where there are fewer."""
+    count: PositiveInt = 2000
+    """Candidates to label; all of them where there are fewer."""
     per_case: bool = False
     """Draw equally many from each case, as far as it has them; otherwise all candidates have equal odds, as
     in the paper."""
-    active_share: float = 0.0
+    active_share: Share = 0.0
     """Share of the sample that is taken nearest to the decision line of the last network, not at random."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or not 0 <= self.active_share <= 1 or self.seed < 0:
-            raise UsageError(
-                f"a sample of {self.count} with {self.active_share:g} of it active and seed {self.seed}",
-                next_step="give a count of at least 1, a share from 0 to 1 and a seed of at least 0",
-            )
+    seed: NonNegativeInt = 0
 
 
 def draw_sample(pool: pd.DataFrame, config: DrawConfig, decision: float | None = None) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from torch import nn
 
 from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.provenance import FileContent, Ingredients
+from metaphase.base.settings import settings
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
 from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
 from metaphase.labels.phh3.cases import (
@@ -24,7 +25,7 @@ from metaphase.labels.phh3.cases import (
     write_classified,
 )
 from metaphase.networks.architectures import centre_crop, patch_probability
-from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, named_model, parse_card
+from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, Width, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.data import check_disjoint, split_cases
 from metaphase.networks.training.loop import TrainingResult, Watcher, train
@@ -45,7 +46,7 @@ LETTERS = "REB"
 """Rotation and mirroring, elastic deformation, blur; every recipe also shifts."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class LearningConfig(TrainingProtocol):
     """How CNN1 or CNN2 is trained; the defaults are the paper's."""
 
@@ -53,7 +54,7 @@ class LearningConfig(TrainingProtocol):
     """Letters of the augmentation recipe."""
     normalisation: Normalisation = "none"
     """`none` as in the paper, or `batch`."""
-    gamma: float = 1.0
+    gamma: Width = 1.0
     """Width factor of the network."""
 
     def of_network(self, name: str, stores: Mapping[str, Path], start: str | Path = "") -> TrainingConfig:

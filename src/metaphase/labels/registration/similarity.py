@@ -9,16 +9,17 @@ from __future__ import annotations
 import cmath
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from metaphase.base.arrays import Floats, Floats32, Points
-from metaphase.base.errors import require
+from metaphase.base.settings import settings
 from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
 from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_positions
 
@@ -225,47 +226,36 @@ def _shrunk(image: Image) -> Image:
 # ---- how a pair of slides is registered, in physical units where it matters ----
 
 
-@dataclass(frozen=True, slots=True)
+@settings
 class RegistrationConfig:
     """Settings of a registration. Sizes in pixels are pixels at `mpp`, so they grow with it."""
 
-    mpp: float = 0.5
+    mpp: PositiveFloat = 0.5
     """Finest resolution at which tiles are compared, in um/px; a coarser slide sets its own."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of the random tiles."""
-    tiles: int = 10
+    tiles: Annotated[int, Field(ge=3)] = 10
     """Pairs of tiles whose heat maps are averaged at each resolution (the paper's 10)."""
-    tile_px: int = 256
+    tile_px: Annotated[int, Field(ge=64)] = 256
     """Side of the tiles: 128 um at the finest resolution, more at coarser ones."""
-    coarse_px: int = 384
+    coarse_px: Annotated[int, Field(ge=128)] = 384
     """Longer side of the overviews with which the search starts."""
-    checks: int = 100
+    checks: Annotated[int, Field(ge=8)] = 100
     """Fresh pairs of tiles that the verdict rests on."""
-    controls: int = 400
+    controls: NonNegativeInt = 400
     """At most so many tiles, spread over the tissue, measure the local field ..."""
-    control_spacing_um: float = 75.0
+    control_spacing_um: PositiveFloat = 75.0
     """... no closer to each other than this."""
-    search_px: int = 40
+    search_px: Annotated[int, Field(ge=8)] = 40
     """How far from the expected position a tile is looked for: 20 um."""
-    tolerance_px: float = 8.0
+    tolerance_px: PositiveFloat = 8.0
     """Tiles agree when their shifts differ by no more than this: 4 um."""
-    neighbours: int = 8
+    neighbours: Annotated[int, Field(ge=3)] = 8
     """How many measured shifts nearby make a consensus."""
-    max_scale_error: float = 0.02
+    max_scale_error: PositiveFloat = 0.02
     """A larger difference between the slides' scales means that one stated resolution is wrong."""
     any_stains: bool = False
     """Accept pairs that are not H&E with brown immunohistochemistry."""
-
-    def __post_init__(self) -> None:
-        at_least = {"seed": 0, "tiles": 3, "tile_px": 64, "coarse_px": 128, "checks": 8, "controls": 0}
-        at_least |= {"search_px": 8, "neighbours": 3}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            low = at_least.get(field.name, 0)
-            zero = value == 0 and field.name not in (*at_least, "any_stains")
-            fine = math.isfinite(value) and value >= low and not zero
-            wanted = f"{'of at least' if low else 'above'} {low}"
-            require(fine, f"registration setting {field.name}", value, wanted)
 
 
 # ---- the similarity made finer, resolution by resolution ----

@@ -24,11 +24,13 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import PositiveFloat, PositiveInt
 
 from metaphase.base.arrays import RGB, Integers
-from metaphase.base.errors import MetaphaseError, UsageError, require
+from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import decides
+from metaphase.base.settings import PositiveShare, settings
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, plan_tiles
@@ -163,27 +165,22 @@ def _circle(radius_px: float) -> Values:
     return np.where(inside, EXCLUDED, np.uint16(0))
 
 
-@dataclass(frozen=True)
+@settings
 class CandidateConfig:
     """Which positions of a slide may be mitoses: dark points, darkest first, each with its own circle."""
 
-    diameter_um: float = 25.0
+    diameter_um: PositiveFloat = 25.0
     """d, the diameter of the circle that a candidate claims: 100 px at 0.25 um/px."""
-    threshold: float = 0.6
+    threshold: PositiveShare = 0.6
     """t: only pixels whose mean of red, green and blue, from 0 to 1, is below this become candidates."""
-    mpp: float = WORKING_MPP
+    mpp: PositiveFloat = WORKING_MPP
     """Resolution at which minima are sought, in um/px; 0.5 is about three times as fast."""
-    max_candidates: int = field(default=5_000_000, metadata=decides())
+    max_candidates: PositiveInt = field(default=5_000_000, metadata=decides())
     """A slide with more is refused: its memory and scoring time would be out of hand."""
-    max_dark_share: float = field(default=0.98, metadata=decides())
+    max_dark_share: PositiveShare = field(default=0.98, metadata=decides())
     """A slide with a larger share of its tissue below the threshold is refused as too dark to tell."""
 
     def __post_init__(self) -> None:
-        require(0 < self.diameter_um < math.inf, "diameter_um", self.diameter_um, "above 0")
-        require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
-        require(0 < self.threshold <= 1, "threshold", self.threshold, "above 0, at most 1")
-        require(0 < self.max_dark_share <= 1, "max_dark_share", self.max_dark_share, "above 0, at most 1")
-        require(self.max_candidates >= 1, "max_candidates", self.max_candidates, "of at least 1")
         if self.diameter_um < 2 * self.mpp:
             raise UsageError(
                 f"circles of {self.diameter_um} um are smaller than two pixels of {self.mpp} um",

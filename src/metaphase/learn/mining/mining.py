@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,9 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
+from metaphase.base.settings import settings
 from metaphase.base.stages import Report, silent
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.colours import METHOD
 from metaphase.images.stain.standardisation import StainTransform, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.learn.mining.candidates import (
@@ -179,7 +179,11 @@ SOFT_TARGET = "ensemble"
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True)
+Standardise = Literal["", "hsd"]
+"""By which method all slides are brought to one stain."""
+
+
+@settings
 class MiningConfig:
     """The settings of the chain from slides to patch stores."""
 
@@ -191,14 +195,8 @@ class MiningConfig:
     """How many patches."""
     tissue: TissueConfig = field(default_factory=TissueConfig)
     """For slides that come without a tissue mask."""
-    standardise: str = ""
+    standardise: Standardise = ""
     """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
-
-    def __post_init__(self) -> None:
-        if self.standardise not in ("", METHOD):
-            raise UsageError(
-                f"there is no method {self.standardise!r}", next_step=f"standardise by {METHOD}, or not"
-            )
 
 
 @dataclass(frozen=True)

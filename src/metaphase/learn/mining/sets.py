@@ -6,19 +6,19 @@ columns `hard_0`, `hard_1`, ... say how often each was drawn, so that a patch is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
-from metaphase.base.errors import UsageError, require
+from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.base.settings import CODE_ONLY
+from metaphase.base.settings import CODE_ONLY, PositiveShare, settings
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.learn.mining.candidates import CandidateError
 from metaphase.slides.contract import WORKING_MPP, Slide
@@ -26,7 +26,7 @@ from metaphase.slides.contract import WORKING_MPP, Slide
 PositiveRule = Literal["nearest", "stated"]
 
 
-@dataclass(frozen=True)
+@settings
 class LabelConfig:
     """When a candidate is a mitosis."""
 
@@ -34,20 +34,18 @@ class LabelConfig:
     """`nearest`: the nearest candidate within `own_um` of a reference point is positive (where there is none,
     a patch on the point itself), all others within `positive_um` are ignored. `stated`: as in the paper's
     text, every candidate within `positive_um` is positive, cells next to a mitosis included."""
-    positive_um: float = 25.0
+    positive_um: PositiveFloat = 25.0
     """d of the paper: a candidate at most this far from a reference point is no negative."""
-    own_um: float = 7.5
+    own_um: PositiveFloat = 7.5
     """How far the dark centre of a mitosis may lie from its reference point."""
-    ignore_um: float = 0.0
+    ignore_um: NonNegativeFloat = 0.0
     """Candidates at most this far from a point labelled `ignore` are left out; 0: as `positive_um`."""
 
     def __post_init__(self) -> None:
-        require(0 < self.positive_um < math.inf, "positive_um", self.positive_um, "above 0")
-        require(0 < self.own_um < math.inf, "own_um", self.own_um, "above 0")
-        if not 0 <= self.ignore_um < math.inf or self.own_um > self.positive_um:
+        if self.own_um > self.positive_um:
             raise UsageError(
-                f"own_um = {self.own_um}, positive_um = {self.positive_um}, ignore_um = {self.ignore_um}",
-                next_step="give own_um of at most positive_um, and ignore_um of at least 0",
+                f"own_um = {self.own_um}, positive_um = {self.positive_um}",
+                next_step="give own_um of at most positive_um",
             )
 
     @property
@@ -132,36 +130,26 @@ HARD = "difficult sets"
 """The stage that alone depends on some of the numbers."""
 
 
-@dataclass(frozen=True)
+@settings
 class SetConfig:
     """How many patches each network learns from."""
 
-    easy_negatives: int = 100_000
+    easy_negatives: PositiveInt = 100_000
     """Negatives of the easy set, drawn evenly from all candidates of the training slides."""
-    hard_negatives: int = field(default=400_000, metadata=decides(HARD))
+    hard_negatives: PositiveInt = field(default=400_000, metadata=decides(HARD))
     """Negatives of each difficult set, drawn with replacement, in proportion to CNN3's probability."""
-    hard_sets: int = field(default=10, metadata=decides(HARD) | CODE_ONLY)
+    hard_sets: Annotated[PositiveInt, CODE_ONLY] = field(default=10, metadata=decides(HARD))
     """k, the number of difficult sets, one a network of the ensemble."""
-    validation_positives: float = 0.1
+    validation_positives: PositiveShare = 0.1
     """Share of the positives of the validation slides that the validation set holds."""
-    validation_negatives: float = 0.1
+    validation_negatives: PositiveShare = 0.1
     """Share of their negatives."""
-    side_px: int = 128
+    side_px: Annotated[int, Field(ge=2)] = 128
     """Side of the stored patches: the networks' 100 px and room for turning and shifting them."""
-    mpp: float = WORKING_MPP
+    mpp: PositiveFloat = WORKING_MPP
     """Resolution of the stored patches, in um/px."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of all draws."""
-
-    def __post_init__(self) -> None:
-        require(self.easy_negatives >= 1, "easy_negatives", self.easy_negatives, "of at least 1")
-        require(self.hard_negatives >= 1, "hard_negatives", self.hard_negatives, "of at least 1")
-        require(self.hard_sets >= 1, "hard_sets", self.hard_sets, "of at least 1")
-        require(self.side_px >= 2, "side_px", self.side_px, "of at least 2")
-        require(self.seed >= 0, "seed", self.seed, "of at least 0")
-        require(0 < self.mpp < math.inf, "mpp", self.mpp, "above 0")
-        for name in ("validation_positives", "validation_negatives"):
-            require(0 < getattr(self, name) <= 1, name, getattr(self, name), "above 0, at most 1")
 
 
 Tables = Mapping[str, pd.DataFrame]

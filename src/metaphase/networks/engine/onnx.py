@@ -384,7 +384,7 @@ def _checked(logits: Any, tiles: Pixels) -> Floats32:
     if isinstance(logits, Exception):
         raise DeviceError(
             f"ONNX Runtime failed ({described(logits)})",
-            next_step="run again, finished tiles and slides are kept; or give smaller tiles (--tile)",
+            next_step="run again, what is finished is kept; or give smaller tiles (--set tile_px=512)",
         ) from logits
     sides = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in tiles.shape[1:3])
     found, expected = (str(getattr(logits, "dtype", "")), np.shape(logits)), ("float32", (len(tiles), *sides))

@@ -75,7 +75,7 @@ def refuse_components(config: PeakConfig) -> None:
     if config.method != "maxima":
         raise UsageError(
             "connected components, as in the paper, need every network of the model at every position",
-            next_step="give --model paper or another model of one network, or --exhaustive, which is slow",
+            next_step="give --model paper or another of one network, or --set exhaustive=true, which is slow",
         )
 
 

@@ -3,78 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from metaphase.base.errors import MetaphaseError, ModelError, UsageError
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from metaphase.base.errors import MetaphaseError, ModelError
 from metaphase.base.provenance import decides
+from metaphase.base.settings import InnerShare, settings
 from metaphase.detections.table import PAPER_SUPPRESS_UM
 from metaphase.networks.cards import ModelCard
 
 Network = TypeVar("Network")
 MAX_SMOOTH_UM = 10.0
+Smoothing = Annotated[float, Field(ge=0, le=MAX_SMOOTH_UM)]
+"""Of probabilities, in micrometres; a mitosis has about 10."""
 Precision = Literal["auto", "fast", "float32"]
 PeakMethod = Literal["maxima", "components"]
 
 
-@dataclass(frozen=True)
+@settings
 class EngineConfig:
     """How networks are computed; the defaults suit the machine at hand."""
 
     device: str | None = field(default=None, metadata=decides())
-    """`cpu`, `cuda`, `cuda:1` or `mps`; None is an NVIDIA GPU where there is one."""
+    """cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."""
     precision: Precision = "auto"
     """`auto`: on a GPU numbers of 16 bits where probabilities stay within about 0.01 of float32, on a CPU a
     search in 8 bits, and float32 where an answer is near a threshold; `fast`: also within 0.1 on a GPU;
     `float32`: all arithmetic in float32."""
     exhaustive: bool = False
-    """Whether a model's re-check sees every position, and not only those that the first points to."""
-    batch: int | None = field(default=None, metadata=decides())
+    """The second network sees all tissue, too: slow, for checks."""
+    batch: PositiveInt | None = field(default=None, metadata=decides())
     """Tiles computed at once on a GPU, by default as many as suit its memory; halved where that is short."""
-    workers: int | None = field(default=None, metadata=decides())
+    workers: PositiveInt | None = field(default=None, metadata=decides())
     """Threads that compute on the CPU; by default one a core."""
 
-    def __post_init__(self) -> None:
-        if self.precision not in ("auto", "fast", "float32"):
-            raise UsageError(
-                f"there is no precision {self.precision!r}", next_step="give auto, fast or float32"
-            )
-        if min(self.batch or 1, self.workers or 1) < 1 or 0 in (self.batch, self.workers):
-            raise UsageError(
-                f"batch {self.batch} with {self.workers} workers cannot run",
-                next_step="give 1 or more of each",
-            )
 
-
-@dataclass(frozen=True)
+@settings
 class PeakConfig:
     """Which points of a probability map become detections."""
 
-    floor: float = 0.1
+    floor: InnerShare = 0.1
     """Lowest probability that is kept: below the threshold, so that it can be changed afterwards."""
-    suppress_um: float = PAPER_SUPPRESS_UM
+    suppress_um: NonNegativeFloat = PAPER_SUPPRESS_UM
     """Of two detections nearer than this, the less probable one goes (the paper's d, 100 px of 0.25 um)."""
-    smooth_um: float = 0.0
+    smooth_um: Smoothing = 0.0
     """Standard deviation of the Gaussian by which probabilities are averaged before maxima are taken: what a
     network says about positions a little beside each other. 0, as in the paper, averages nothing."""
     method: PeakMethod = "maxima"
     """`maxima`: local maxima from the floor on, placed between outputs. `components`, as in the paper: what
     reaches the floor and touches is one detection, in its middle, with its highest probability."""
-    max_peaks: int = field(default=5_000_000, metadata=decides())
+    max_peaks: PositiveInt = field(default=5_000_000, metadata=decides())
     """Where more positions than this reach the floor, the network or the floor is at fault: an error."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.floor < 1 or not self.suppress_um >= 0 or self.max_peaks < 1:
-            raise UsageError(
-                f"detections from probability {self.floor} on, {self.suppress_um} um apart, make no sense",
-                next_step="give a floor between 0 and 1 and a distance of 0 um or more",
-            )
-        if self.method not in ("maxima", "components"):
-            raise UsageError(f"there is no method {self.method!r}", next_step="give maxima or components")
-        if not 0 <= self.smooth_um <= MAX_SMOOTH_UM:
-            raise UsageError(
-                f"smoothing by {self.smooth_um} um makes no sense",
-                next_step=f"give 0 to {MAX_SMOOTH_UM:g} um; a mitosis has about 10",
-            )
 
 
 class DeviceError(MetaphaseError):
@@ -85,7 +65,7 @@ def not_finite() -> ModelError:
     """A network gave NaN or infinity."""
     return ModelError(
         "the network gives NaN or infinite probabilities",
-        next_step="try --precision float32; if that fails too, train or fetch the model again",
+        next_step="try --set precision=float32; if that fails too, train or fetch the model again",
     )
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
-from metaphase.base.settings import blamed, read_toml, resolved, settings_of
+from metaphase.base.settings import PathText, Share, read_settings, settings
 from metaphase.images.stain.augmentation import AugmentationConfig, parse_recipe
 from metaphase.networks.cards import NetworkSpec
 
+PathTexts = Annotated[tuple[PathText, ...], Field(min_length=1)]
 
-@dataclass(frozen=True, kw_only=True)
+
+@settings
 class TrainingProtocol:
     """How a network is trained, whatever it learns from."""
 
@@ -22,24 +26,37 @@ class TrainingProtocol:
     """Letters of the augmentation recipe; empty for the centre crop alone."""
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     """Ranges of the letters."""
-    stain_mix: float = 0.0
+    stain_mix: Share = 0.0
     """Share of the patches that are shown in the colours of another training slide, before the letters."""
-    batch: int = 64
+    batch: PositiveInt = 64
     """Patches a step, half of them positive, over all processes together."""
-    epochs: int = 20
+    epochs: PositiveInt = 20
     """Passes."""
     samples_per_epoch: int | None = None
     """Patches shown an epoch; by default as many as there are."""
-    learning_rate: float = 1e-3
+    learning_rate: PositiveFloat = 1e-3
     """At the start ..."""
-    final_learning_rate: float = 3e-5
+    final_learning_rate: PositiveFloat = 3e-5
     """... and at the end, falling exponentially epoch by epoch."""
-    l2: float = 1e-5
+    l2: NonNegativeFloat = 1e-5
     """Factor of the sum of squared weights, added to the loss."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of weights, order, augmentation and dropout."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: bfloat16 on a GPU, float32 on a CPU."""
+
+    def __post_init__(self) -> None:
+        if self.augment:
+            parse_recipe(self.augment)
+        elif self.stain_mix:
+            raise UsageError(
+                f"stain_mix = {self.stain_mix} needs augmentation",
+                next_step="name the letters of a recipe in augment, or leave it out",
+            )
+        if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
+            raise UsageError(
+                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch", next_step="give more"
+            )
 
     def training(self, **more: Any) -> TrainingConfig:
         """The whole training of one network: this protocol, and what only that network has."""
@@ -47,13 +64,13 @@ class TrainingProtocol:
         return TrainingConfig(**(shared | more))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TrainingConfig(TrainingProtocol):
     """One network, its patches and its protocol."""
 
-    train: tuple[str, ...] = field(metadata=decides())
+    train: PathTexts = field(metadata=decides(), kw_only=True)
     """Patch stores to learn from."""
-    validation: tuple[str, ...] = field(metadata=decides())
+    validation: PathTexts = field(metadata=decides(), kw_only=True)
     """Patch stores to choose the best epoch on; no slide of them may be in `train`."""
     network: NetworkSpec = field(default_factory=NetworkSpec)
     """Which network."""
@@ -63,7 +80,7 @@ class TrainingConfig(TrainingProtocol):
     """Names of class 0 and class 1."""
     target: str = "label"
     """Column to learn: `label`, or a column of probabilities (soft targets, for distillation)."""
-    start: str = field(default="", metadata=decides())
+    start: PathText = field(default="", metadata=decides())
     """A model whose weights training starts from; by default they are drawn at random."""
     draws: str = ""
     """Column that says how often a patch counts in an epoch (0: never); stores without it count once."""
@@ -71,40 +88,10 @@ class TrainingConfig(TrainingProtocol):
     """How much work a killed run may lose."""
 
     def __post_init__(self) -> None:
-        if self.augment:
-            parse_recipe(self.augment)
-        positive = {"batch": self.batch, "epochs": self.epochs, "learning_rate": self.learning_rate}
-        positive |= {"final_learning_rate": self.final_learning_rate}
-        for name, value in positive.items():
-            if not value > 0:
-                raise UsageError(
-                    f"{name} = {value} in the training configuration", next_step="give more than 0"
-                )
-        if self.stain_mix and not self.augment:
-            raise UsageError(
-                f"stain_mix = {self.stain_mix} needs augmentation",
-                next_step="name the letters of a recipe in augment, or leave it out",
-            )
-        if not 0 <= self.stain_mix <= 1 or self.l2 < 0:
-            raise UsageError(
-                f"stain_mix = {self.stain_mix}, l2 = {self.l2} in the training configuration",
-                next_step="give a share from 0 to 1 and an l2 of at least 0",
-            )
-        if self.seed < 0:
-            raise UsageError(
-                f"seed = {self.seed} in the training configuration", next_step="give a seed of at least 0"
-            )
+        super().__post_init__()
         if self.name in ("", "last") or Path(self.name).name != self.name:
             raise UsageError(
                 f"the model's name cannot be {self.name!r}", next_step="give a plain name, not `last`"
-            )
-        if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
-            raise UsageError(
-                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch", next_step="give more"
-            )
-        if not self.train or not self.validation:
-            raise UsageError(
-                "no patch stores in the training configuration", next_step="name train and validation"
             )
 
     def learning_rate_at(self, epoch: int) -> float:
@@ -123,16 +110,4 @@ class TrainingConfig(TrainingProtocol):
 
 def read_config(path: str | Path) -> TrainingConfig:
     """Read TOML; paths of stores and models in it are relative to the file."""
-    path, values = Path(path), read_toml(path)
-    with blamed(path):
-        config = settings_of(TrainingConfig, values)
-
-    def beside(positions: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(resolved(path.parent, str(position)) for position in positions)
-
-    return replace(
-        config,
-        train=beside(config.train),
-        validation=beside(config.validation),
-        start=resolved(path.parent, config.start),
-    )
+    return read_settings(TrainingConfig, path)
