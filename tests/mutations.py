@@ -1,4 +1,4 @@
-"""Would the tests notice? Thirty lines of the core, each broken once: `python -m tests.mutations`.
+"""Would the tests notice? Some lines of the core, each broken once: `python -m tests.mutations`.
 
 For each, the tests near it run first, then all, until one fails. All options go to pytest.
 """
@@ -78,12 +78,21 @@ base/sharing/leases.py
 base/sharing/leases.py
 - if not self._is_mine(_read(self._path)):
 + if not _read(self._path):
-counting/calibration.py
-- return_length=True) - counted
-+ return_length=True)
-counting/calibration.py
-- chance * missed * unseen
-+ chance * 0 * missed * unseen
+counting/clinical.py
+- sum(number > edge for edge in most)
++ sum(number >= edge for edge in most)
+counting/clinical.py
+- asked >= FEWEST_SURE and right < LEAST_RIGHT * asked
++ asked >= FEWEST_SURE and right < 0
+counting/likely.py
+- missed, refused = one * error.missed
++ missed, refused = 0 * one * error.missed
+counting/likely.py
+- value - circle.area_mm2 * weight * (density
++ value - weight * (density
+counting/sites.py
+- self.shapes.items() if name != slide
++ self.shapes.items() if name
 labels/registration/transform.py
 - points - self.field.at(guess)
 + points + self.field.at(guess)
@@ -94,8 +103,8 @@ labels/registration/pair.py
 - return self.p_value <= FAILED_P and
 + return
 detections/formats/qupath.py
-- * width / 2
-+ * width
+- width / 2), CORNERS
++ width), CORNERS
 detections/formats/asap.py
 - key=lambda one: int(one.get("Order", 0))
 + key=lambda one: 0

@@ -17,7 +17,6 @@ from metaphase.labels.building import REVIEW, load_review
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, NOT, UNSURE, load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.reference import ACCEPT, REJECT
-from metaphase.learn.calibration import NUMBERS, SQUARES
 
 # ---- rehearse the label factory where the truth is known: simulated observers of simulated slides ----
 
@@ -102,7 +101,6 @@ def _answers(
 
 Truths = Mapping[str, pd.DataFrame]
 """The simulator's table of truth of each case."""
-SQUARE_UM = 256.0
 
 
 def answer(
@@ -116,9 +114,6 @@ def answer(
         decided = known.map({MITOSIS: ACCEPT, NOT: REJECT})
         least_sure = load_review(lab.cases).table["item"].head(asked.items)
         answers = _certain(decided[list(least_sure)], observers[:1])
-    elif asked.folder.name == SQUARES:
-        counts = _in_squares(items, truths, mpp).clip(upper=len(NUMBERS) - 1)
-        answers = _certain(counts.map(lambda count: NUMBERS[int(count)]), observers[:1])
     elif asked.folder.parent == lab.calibration:
         answers = simulate_answers(_in_he(items, truths, mpp), observers[:1], seed)
     else:
@@ -154,16 +149,6 @@ def _in_he(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[str]:
         labels = np.where(distance * mpp <= RADIUS_UM, MITOSIS, NOT).tolist()
         right |= dict(zip(group["item"], labels, strict=True))
     return pd.Series(right)
-
-
-def _in_squares(items: pd.DataFrame, truths: Truths, mpp: float) -> pd.Series[int]:
-    """Mitoses within the squares around items."""
-    half = SQUARE_UM / 2 / mpp
-    counts = {}
-    for row in items.to_dict("records"):
-        away = np.abs(_mitoses(truths[str(row["case"])]) - [row["x"], row["y"]])
-        counts[row["item"]] = int((away <= half).all(axis=1).sum())
-    return pd.Series(counts)
 
 
 def _mitoses(truth: pd.DataFrame) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import metaphase as mp
 from metaphase.cli.main import app
-from tests.analysis.conftest import he_pixels, he_slide, model, write_slide
+from tests.analysis.conftest import he_pixels, he_slide, model, tiny_model, with_prior, write_slide
 from tests.cli.test_register import folder as pair
 from tests.labels.registration.slides import MPP
 
@@ -54,24 +54,34 @@ def test_names_are_typed_and_there() -> None:
     assert all(getattr(mp, name) is not None for name in mp.__all__)
 
 
-def test_detect_and_score_are_the_commands(he_slide: Path, model: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of which it is known how it errs elsewhere: its counts have intervals."""
+    return with_prior(tiny_model(tmp_path_factory.mktemp("known") / "tiny.safetensors"))
+
+
+def test_detect_and_score_are_the_commands(he_slide: Path, known: Path, tmp_path: Path) -> None:
     """The command finds everything done by Python as it would have done it itself."""
     config = mp.DetectionConfig(threshold=0.9)
     with mp.open_slide(he_slide) as slide:
         result = mp.detect(
-            slide, tmp_path, model=mp.load_model(model, device="cpu"), tissue="whole", config=config
+            slide, tmp_path, model=mp.load_model(known, device="cpu"), tissue="whole", config=config
         )
     assert result.report.is_file()
     before = [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())]
-    common = ("--model", model, "--device", "cpu", "--tissue", "whole", "--threshold", "0.9")
+    common = ("--model", known, "--device", "cpu", "--tissue", "whole", "--threshold", "0.9")
     (printed,) = call("detect", he_slide, "-o", tmp_path, *common)
     (described,) = printed["slides"]
     assert [file.stat().st_mtime_ns for file in sorted(result.folder.iterdir())] == before
     assert described | {"model": result.summary["model"]} == {"folder": str(result.folder), **result.summary}
     assert result.summary["model"].items() <= printed["model"].items()
-    assert (result.count, list(result.interval)) == (described["count"], described["count_interval"])
-    assert result.grade == described["grade_shown"]["text"]
+    assert result.likely is not None
+    assert (result.count, result.likely.model_dump(mode="json")) == (described["count"], described["likely"])
+    assert result.score == described["scores"][0]["text"]
     (scored,) = call("score", result.folder / "detections.parquet")
+    assert (scored["likely"], scored["no_interval"]) == (None, "detections below 0.9 were not kept")
+    (all_of_it,) = call("score", result.folder / "candidates.parquet")
+    assert all_of_it["likely"] == described["likely"]
     for points in (result.table, result.folder / "detections.geojson"):
         assert mp.score(points, mpp=result.mpp).count == scored["count"] == result.count
     assert {"case": "he", **mp.score(result).to_dict()} == call("score", result.folder)[0]
@@ -150,7 +160,7 @@ def test_a_result_is_short_to_look_at(field: Path, model: Path, here: Path) -> N
     result = mp.detect(field, model=model, tissue="whole")
     described = repr(result)
     assert len(described) < 200
-    assert described.startswith(f"field: mitotic count {result.count:g} (")
+    assert described.startswith(f"field: mitotic count {result.count}, by the model alone\n")
     assert described.endswith(f"\nreport: {result.report}")
     page = result._repr_html_()
     assert len(page) < 40_000

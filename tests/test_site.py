@@ -35,7 +35,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     slides, evaluation = (
         (tmp_path / f"notebook-{name}.html").read_text() for name in ("slides", "evaluation")
     )
-    assert "counting range" in slides
+    assert "no interval: nothing is known" in slides
     assert "recall" in evaluation
     assert json.loads((tmp_path / "summary.schema.json").read_text()) == summary_schema()
     drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
@@ -58,7 +58,7 @@ def test_the_glossary_and_the_summary_are_pages() -> None:
     assert "| mitotic count |" in generate.glossary()
     assert "## " not in generate.glossary()
     page = generate.summary()
-    assert "| `count_interval` | Lower and upper end of its interval; null where none was drawn. |" in page
+    assert "| `likely` | How many true figures the circle holds; null where that cannot be said. |" in page
     assert "## CountConfig" in page
     assert "](glossary.md)" in generate.start()
 
@@ -68,10 +68,10 @@ def test_the_reference_has_what_functions_return() -> None:
     generate = load_generate()
     entries = dict(re.findall(r"^## (.+?)$\n(.*?)(?=^## |\Z)", generate.python(), re.DOTALL | re.MULTILINE))
     for name, attributes in {
-        "mp.Result": ("count", "interval", "table", "report", "warnings", "folder"),
+        "mp.Result": ("count", "likely", "score", "table", "report", "warnings", "folder"),
         "mp.Slide": ("read", "mpp", "thumbnail"),
         "ReadyDetector": ("predict", "mpp"),
-        "SlideCount": ("count", "count_interval", "hotspot", "grade_shown"),
+        "SlideCount": ("count", "likely", "hotspot", "scores"),
         "Registered": ("verdict", "transform", "points"),
         "MitosisResult": ("overall", "slides", "table"),
         "SiteProfile": (),

@@ -2,8 +2,8 @@
 
 python recipes/breast/breast_cohort.py --data FOLDER --folder OUT [--most N]
 
-OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of several laboratories; MiDeSeC and
-                   benign tissue test
+OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of several laboratories; MiDeSeC,
+                   benign tissue and tissue of other organs test
 OUT/points.csv     for configs/breast-points.toml: those of them that the bundled pair did not learn from, by
                    patients (so none of MIDOG++)
 OUT/fields.csv     for configs/paper-fields.toml: fields alone in which every mitosis is labelled
@@ -91,6 +91,7 @@ FOLDERS = (
     Folder("mitos-atypia14-hamamatsu", 0.2273, "labels.csv", "field", _atypia, _of_atypia),
     Folder("breakhis-benign", 0.18, "", "negatives", lambda name: name.split("-400-")[0],
            lambda name: "test" if name.startswith(BENIGN_TEST) else "train"),
+    Folder("tcga-tissue", 0.25, "", "negatives", str, lambda _: "test"),
     Folder("midesec", 0.25, "mitoses.csv", "field", _midesec, lambda _: "test"),
 )  # fmt: skip
 LABELLED = ("icpr2012-aperio", "icpr2012-aperio-eval-mitoses", "mitos-atypia14-A03",

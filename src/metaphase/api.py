@@ -24,7 +24,14 @@ from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.record import SlideResult as Result
 from metaphase.analysis.record import load_result
 from metaphase.analysis.run import SlideOutcome, detect_cohort, detect_slide
-from metaphase.analysis.scoring import count_cohort, count_points, read_cases, site_beside, site_for
+from metaphase.analysis.scoring import (
+    count_cohort,
+    count_points,
+    read_cases,
+    site_beside,
+    site_for,
+    stored_results,
+)
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import BatchWatch, Progress
@@ -181,8 +188,13 @@ def score(
     """Count and grade the points of one slide, as `metaphase score` does, whoever found them.
 
     Where nothing else is given, they are counted at the operating point that they carry, else from 0.8 on;
-    results of a slide by their own profile.
+    results of a slide by their own profile, as they stand.
     """
+    as_stored = tissue and (slide, mpp, area_mm2, threshold, theta1, theta2) == (None,) * 6
+    if as_stored and (card, site, config) == (None,) * 3:
+        stored = [detections] if isinstance(detections, Result) else _stored(detections)
+        if len(stored) == 1:
+            return stored[0].record.bare
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="metaphase-"))
         source = None if slide is None else _source(slide, mpp, Path(scratch))
@@ -288,6 +300,11 @@ def _refuse_others(chosen: Iterable[CohortSlide]) -> None:
                 path=slide.slide.path,
                 next_step="name a folder: mp.detect(slide, output)",
             )
+
+
+def _stored(points: object) -> list[Result]:
+    """The results in a folder of `metaphase detect`."""
+    return stored_results([Path(points)]) if isinstance(points, PATH) else []
 
 
 @contextmanager

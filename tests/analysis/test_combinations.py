@@ -48,9 +48,8 @@ from metaphase.base import files as base_files
 from metaphase.base.errors import OutputError, SlideError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.tables import read_table
-from metaphase.counting.clinical import SlideCount
+from metaphase.counting.clinical import SlideCount, counts_row
 from metaphase.counting.sites import SampleConfig, save_profile
-from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, result_folders
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.operating_points import save_point
@@ -60,13 +59,14 @@ from metaphase.learn.calibration import draw_sample, fit_profile
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.reports.cohort import read_rows
-from metaphase.reports.pages import probability_text
+from metaphase.reports.pages import number as shown_number
+from metaphase.reports.pages import probability_text, sentence
 from metaphase.reports.slide.inputs import ReportInput
 from metaphase.slides.opening import SlideSource
 from metaphase.web.access import Access, Guard
 from metaphase.web.viewed import TileMaker, ViewedSlide, viewed_slides
 from metaphase.web.viewing import viewing_app
-from tests.analysis.conftest import he_pixels, tiny_model, write_slide
+from tests.analysis.conftest import he_pixels, marked_figures, tiny_model, write_slide
 from tests.analysis.test_detection import with_atypical
 from tests.analysis.test_summaries import check_summary
 from tests.cli.test_four_routes import COMMAND, call
@@ -75,9 +75,10 @@ from tests.web.asgi import Client
 
 HERE = "http://127.0.0.1:8502"
 WIDTH, HEIGHT = 384, 320
-POINTS = {"own": (0.8, 0.95), "other": (0.13, 0.16)}
+POINTS = {"own": (0.8, 0.95123456), "other": (0.13, 0.16)}
 """Of each model: the thresholds of the list and of the count."""
 NOTICE, FAILURE, DATA = "Research only; not for diagnosis.", "Faint figures are missed", "Slides of a test"
+DIFFERENT = "what each interval rests on differs: see the slide's report"
 ADDED = ((320.0, 110.0), (345.0, 300.0))
 """What the machine missed: inside what is damaged of a TIFF, and of a DICOM slide."""
 
@@ -131,7 +132,7 @@ class Bench:
     results: dict[tuple[str, ...], Path] = field(default_factory=dict)
 
     def model(self, name: str) -> Path:
-        """`own`, with operating points and a network of atypical figures, or `other`."""
+        """`own`, with a prior over laboratories and a network of atypical figures, or `other`."""
         path = self.folder / name / "tiny.safetensors"
         if not path.exists():
             path.parent.mkdir()
@@ -140,7 +141,8 @@ class Bench:
             said = {"name": name, "known_failures": [FAILURE], "data": [{"name": DATA, "terms": "own work"}]}
             card.write_text(json.dumps(json.loads(card.read_text()) | said))
             point = {"theta1": 3.0, "theta2": 9.0, "kappa": 0.7, "source": "graded slides"}
-            save_point(card, OperatingPoint(name="count", delta=POINTS[name][1], false_per_mm2=2.0, **point))
+            known = {"prior": {}} if name == "own" else {}
+            save_point(card, OperatingPoint(name="count", delta=POINTS[name][1], **point, **known))
             save_point(card, OperatingPoint(name="mitoses", delta=POINTS[name][0]))
         return path
 
@@ -172,16 +174,14 @@ class Bench:
 
     @property
     def site(self) -> Path:
-        """A laboratory's profile by answers about both slides, with few draws, for these take the time."""
+        """A laboratory's profile by answers about both slides."""
         path = self.folder / "site.json"
         if not path.exists():
             found = [self.searched(self.slide(name), "own") for name in ("one", "two")]
-            draw_sample(found, self.folder / "lab", SampleConfig(30, 2, 64))
+            draw_sample(found, self.folder / "lab", SampleConfig(30))
             answers = self.folder / "answers.csv"
             answers_of(self.folder / "lab").to_csv(answers, index=False)
-            made = fit_profile(self.folder / "lab", "ours", answers=answers)
-            few = {name: one[::40] if isinstance(one, list) else one for name, one in made.draws.items()}
-            save_profile(path, made.model_copy(update={"draws": few}))
+            save_profile(path, fit_profile(self.folder / "lab", "ours", answers=answers))
         return path
 
 
@@ -277,24 +277,24 @@ def routes_to_a_slide_agree(result: SlideResult, printed: str, row: Row) -> None
     """Files, commands and Python about one slide."""
     folder, record = result.folder, result.record
     count = record.in_force
-    assert count.count_interval is not None
+    assert marked_figures(folder) == count.count
     summary = json.loads((folder / "summary.json").read_text())
     check_summary(summary)
     assert summary == result.summary
     (scored,) = json.loads(call("score", folder, "--json"))
     assert scored.pop("case") == result.name
     assert scored == {name: summary[name] for name in scored}
-    assert {"count", "count_interval", "kind", "counted", "beneath", "grade_shown"} <= set(scored)
+    assert set(scored) == {*SlideCount.model_fields, *SlideCount.model_computed_fields}
     (words,) = lines_of(printed)[result.name]
-    cells = [str(record.counted), count.text, count.interval_text, count.kind, result.grade]
+    cells = [str(record.counted), count.text, count.interval_text or "-", count.kind, result.score]
     threshold = [f"{record.threshold:g}"] if row.extent == "two models" else []
     assert words[: len(threshold) + 5] == [*threshold, *cells]
-    assert f"{count.kind_text}; {count.interval_name}: {count.interval_means}" in printed
+    notes = {one.in_force.interval_note for one in load_results([folder.parent])}
+    assert f"{count.kind_text}; {count.interval_note if len(notes) == 1 else DIFFERENT}" in printed
     python = mp.load_result(folder)
-    assert (python.count, python.interval, python.record) == (count.count, count.count_interval, record)
-    computed = mp.score(python)
-    assert computed.in_force == count
-    assert (computed.counted, computed.unseen) == (record.counted, record.unseen)
+    assert (python.count, python.likely, python.score) == (count.count, count.likely, record.score.text)
+    assert python.record == record
+    assert mp.score(python).to_dict() == scored
     tables_agree(result, row)
     report_agrees(result)
     assert {path.name for path in folder.iterdir()} == {
@@ -330,6 +330,8 @@ def tables_agree(result: SlideResult, row: Row) -> None:
     for form in expected:
         points = read_detections(folder / file_of(form), mpp=result.mpp, slide=result.name).table
         points = points[points["label"] == "mitosis"]
+        counted = points.get("counted", np.ones(len(points)))  # where all count, a format need not say so
+        assert int(counted.sum()) == record.count, "of so small a slide all figures count"
         np.testing.assert_allclose(
             np.sort(points[["x", "y"]].to_numpy(), axis=0), np.sort(listed[["x", "y"]], axis=0), atol=0.1
         )
@@ -353,18 +355,22 @@ def report_agrees(result: SlideResult) -> None:
         assert f"<dt>{term}</dt><dd>{said}</dd>" in text
     count = record.in_force
     assert f'id="count">{count.text}</p>' in text
-    assert f"<b>{count.interval_text}</b> ({count.interval_name}): {count.interval_means}; " in text
-    assert f"<b>{count.kind_text.capitalize()}</b>" in text
+    assert f'id="likely">{count.interval_text or "not known"}</p>' in text
+    assert f'id="basis">{sentence(count.interval_note)}</p>' in text
+    assert f'id="score">{record.score.text}</p>' in text
+    assert f"<b>{count.kind_text.capitalize()}.</b>" in text
     for one in record.beneath:
-        assert f"{one.kind_text.capitalize()}: {one.text}, {one.interval_name} {one.interval_text}." in text
+        likely = f", true figures likely {one.interval_text}" if one.interval_text else ""
+        assert f"{one.kind_text.capitalize()}: {one.text}{likely}." in text
     listed = f"{record.detections}, threshold {record.detection_threshold}"
     assert f"<dt>Listed as mitoses</dt><dd>{listed}</dd>" in text
     assert f"<dt>Counted on the slide</dt><dd>{record.counted}</dd>" in text
+    assert (f'id="to-look-at">{record.to_look_at} more' in text) == bool(record.to_look_at)
     assert ("Reviewed." in text) == bool(record.review)
     for share in record.review:
         assert str(share) in text
     for warning in record.warnings:
-        assert warning.text[1:] in text, "after a capital"
+        assert sentence(warning.text) in text
     if record.atypical is not None:
         assert f" of {record.atypical.of} listed mitos" in text
     probability = read_table(result.folder / "search.parquet")["probability"]
@@ -382,11 +388,10 @@ def detections_in_words(result: SlideResult) -> dict[str, str]:
         machine, verdict = row.get("machine_probability", row["probability"]), row.get("review", "")
         found = "accepted" if np.isfinite(machine) else "added"
         said = {"mitosis": found, "unsure": "left open", "": ""}[verdict]
-        inside = row["counted"]  # the circle holds all of so small a slide
         parts = (
             f"probability {probability_text(machine)}" if np.isfinite(machine) else "",
             f"{said} by {row['reviewers']}" if said else "",
-            "counted, in the hotspot" if inside else "not counted",
+            "counted" if row["counted"] else "not counted",  # where, is not said of so small a slide
         )
         words[f"{row['x']:.0f}, {row['y']:.0f}"] = ", ".join(filter(None, parts))
     return words
@@ -399,7 +404,8 @@ def viewer_agrees(client: Client, viewed: list[ViewedSlide], results: Path) -> N
     for one in viewed:
         result, shown = load_result(results / one.name), posted(client, f"/api/count/{one.key}")
         assert listed[one.name]["count"] == result.in_force.model_dump(mode="json")
-        assert listed[one.name]["grade"] == result.grade
+        interval = () if result.likely is None else result.likely.interval
+        assert listed[one.name]["width"] == (interval[1] - interval[0] if interval else None)
         assert not listed[one.name]["waits"]
         assert listed[one.name]["problem"] == ""
         assert shown["count"] == {name: result.summary[name] for name in shown["count"]}
@@ -424,17 +430,29 @@ def index_agrees(results: Path, counted: list[str], apart: Mapping[str, str]) ->
     for row in table.to_dict("records"):
         record = load_result(results / row["case"]).record
         count = record.in_force
-        values = [row[name] for name in ("count", "count_low", "count_high")]
-        assert values == pytest.approx([count.count, *(count.count_interval or ())])
+        interval = (np.nan, np.nan) if count.likely is None else count.likely.interval
+        values = [row[name] for name in ("count", "likely_low", "likely_high")]
+        assert values == pytest.approx([count.count, *interval], nan_ok=True)
+        assert (row["score"], row["to_look_at"]) == (record.score.text, record.to_look_at)
+        assert (row["threshold"], row["proliferation"]) == (record.threshold, record.proliferation)
+        for name in ("per_mm2", "per_10_fields", "counted_mm2", "area_mm2"):
+            exact = counts_row(row["case"], record)[name]
+            assert row[name] == float(f"{exact:.4g}"), "the record has all digits"
+        circle = [record.hotspot.x, record.hotspot.y, record.hotspot.radius_px]
+        assert [row[f"hotspot_{name}"] for name in ("x", "y", "radius_px")] == [
+            round(one, 1) for one in circle
+        ]
         assert (row["kind"], row["model"]) == (count.kind, record.operating_points.model)
         assert (row["counted"], row["detections"]) == (record.counted, record.detections)
         assert row["warnings"] == len({one.code for one in record.warnings})
         cells = (
             f'<a href="{row["report"]}">{row["case"]}</a></td><td><b>{count.text}</b></td>',
-            f'<td class="nowrap">{count.interval_text}</td><td class="text wide">{count.kind}</td>',
+            f"<td>{shown_number(record.per_mm2)}</td>",
+            f'<td class="nowrap">{count.interval_text or "–"}</td><td class="text wide">{count.kind}</td>',
+            f'<td class="nowrap">{record.score.text}</td>',
         )
         assert "".join(cells) in text
-        assert f"{count.kind_text.capitalize()}; {count.interval_name}: {count.interval_means}" in text
+    assert ("Methods, as text to copy" in text) == bool(counted)
     for name, reason in apart.items():
         record = load_result(results / name).record
         described = f">{name}</a>: {record.text}, model {record.operating_points.model}"
@@ -576,7 +594,11 @@ def test_all_routes_agree_whatever_is_combined(row: Row, bench: Bench, here: Pat
             _ = load_result(results / "one").source
     with viewer(results, where) as (viewed, client):
         if row.review == "none":
-            assert together or f"Mitotic count: {load_result(results / 'one').in_force}. " in detected
+            record = load_result(results / "one").record
+            said = (
+                f"Mitotic count: {record.in_force}. Mitotic score: {record.score.text} ({record.score.rule})."
+            )
+            assert together or said in detected
         else:
             answer(results)
             assert all(one["waits"] for one in posted(client, "/api/slides")["slides"])
@@ -595,11 +617,14 @@ def test_all_routes_agree_whatever_is_combined(row: Row, bench: Bench, here: Pat
     printed = call("score", "results")
     for result in load_results([results]):
         calibrated = row.model == "calibrated" and (result.name == "one" or row.extent == "cohort")
-        kind = "reviewed" if row.review == "reviewed" else "calibrated" if calibrated else "model"
-        assert (result.in_force.kind, result.in_force.interval_name) == (
-            kind,
-            "95 % interval" if calibrated else "counting range",
-        )
+        assert result.in_force.kind == ("reviewed" if row.review == "reviewed" else "model")
+        if row.extent == "two models" and result.name == "two":
+            assert (result.likely, result.record.score.high) == (None, 3), "on so little tissue more may be"
+            assert "nothing is known" in result.in_force.no_interval
+        else:
+            assert result.likely is not None, "whatever is damaged or moved"
+            assert (result.likely.site_answers > 0) == calibrated
+            assert (result.likely.answers > 0) == (calibrated or row.review == "reviewed")
         routes_to_a_slide_agree(result, printed, row)
         codes = {warning.code for warning in result.warnings}
         assert ("damaged-tiles" in codes) == (row.damage == "damaged" and result.name == "one")
@@ -691,18 +716,17 @@ def test_a_slide_that_has_moved_keeps_no_other_from_its_review(two: Path, here: 
     assert load_result(two / "one").source.path == Path("elsewhere/renamed.tif")
 
 
-def test_what_nobody_looked_at_is_not_said_of_another_slide(two: Path) -> None:
-    """The interval of a reviewed count leaves out what so many detections may be: a number of each slide."""
+def test_what_an_interval_rests_on_is_not_said_of_another_slide(two: Path) -> None:
+    """How many answers an interval rests on is a number of each slide."""
     for number, result in enumerate(load_results([two])):
         table = result.candidates.sort_values("probability", ascending=False)
         with log_of(result) as log:
             for position in table[["x", "y"]].to_numpy()[: number + 1]:
                 log.record("Anna", position_name(*position), "not")
     applied = call("review", "apply", two)
-    unseen = {str(one.record.unseen) for one in load_results([two])}
-    assert len(unseen) == 2
+    assert [one.likely.answers for one in load_results([two]) if one.likely] == [1, 2]
     for text in (applied, call("score", two), page(two / "index.html")):
-        assert set(re.findall(r"among the (\d+) that nobody looked at", text)) in (unseen, set())
+        assert set(re.findall(r"(\d+) answers in the circle", text)) in ({"1", "2"}, set())
 
 
 def test_the_viewer_shows_what_is_sound_of_a_damaged_slide(bench: Bench, here: Path) -> None:
@@ -746,7 +770,7 @@ def test_a_full_disk_at_any_write_of_a_review_loses_nothing(
     slide = bench.slide("one")
     ready = ReadyDetector(load_detector([bench.model("own")]), EngineConfig(device="cpu"))
     case = CohortSlide("one", SlideSource(slide), TissueSource(whole=True))
-    config = DetectionConfig(formats=("csv",), counting=CountConfig(draws=50))
+    config = DetectionConfig(formats=("csv",))
     start = Path(shutil.copytree(bench.searched(slide, "own"), here / "start"))
     detect_slide(case, start, ready, config)
     answer(start)

@@ -361,7 +361,8 @@ def test_the_bundled_model_is_sound_and_says_what_it_is() -> None:
         assert point.suppress_um == 15.0
         assert not any(case.startswith("midesec") for case in point.cases)
     assert bundled.points.count.delta > bundled.points.mitoses.delta
-    assert "false positives" in bundled.points.count.source
+    assert "scores are decided" in bundled.points.count.source
+    assert (bundled.points.count.delta, bundled.points.count.prior is not None) == (0.4, True)
     models = bundled_model().parent.glob("*")
     assert sum(path.stat().st_size for path in models) < 25e6
 

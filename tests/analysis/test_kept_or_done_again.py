@@ -164,6 +164,20 @@ def test_a_damaged_count_of_an_earlier_version_is_refused(
 # ---- 3: what the manifest says
 
 
+def test_a_result_of_an_earlier_version_is_made_anew_without_a_search(
+    tmp_path: Path, he_slide: Path, model: Path, finished: Path
+) -> None:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    path, search = tmp_path / "summary.json", (tmp_path / "search.parquet").read_bytes()
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps(before | {"schema": 3}))
+    with pytest.raises(MetaphaseError, match=r"schema 3, not 4.*detect again.*nothing is searched again"):
+        load_result(tmp_path)
+    detect(he_slide, tmp_path, model)
+    assert json.loads(path.read_text()) == before
+    assert (tmp_path / "search.parquet").read_bytes() == search
+
+
 def test_the_manifest_states_resolution_and_tissue(tmp_path: Path, he_slide: Path, model: Path) -> None:
     with open_slide(he_slide) as slide:
         mask = find_tissue(slide)
@@ -324,7 +338,7 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
     ("changed", "stages"),
     [
         ({"theta1": 3.0}, ["count", "export", "report"]),
-        ({"counting": CountConfig(draws=10)}, ["count", "report"]),
+        ({"counting": CountConfig(seed=10)}, ["count", "export", "report"]),
         ({"threshold": 0.8}, ["count", "export", "report"]),
         ({"formats": ("qupath", "csv", "asap")}, ["export"]),
         ({"tile_px": 256}, []),
@@ -476,6 +490,7 @@ def test_what_the_card_says_of_colours_reaches_the_report_without_a_new_search(
 
 def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_model: Path) -> None:
     tune(own_model, delta=0.62)
+    save_point(own_model.with_suffix(".json"), OperatingPoint(name="count", delta=0.62, prior={}))
     slides = list(named_slides([he_slide]).values())
     batch = detect_cohort(slides, tmp_path, ready(own_model), DetectionConfig(tile_px=128))
     summary = batch.results["he"].summary
@@ -487,7 +502,13 @@ def test_score_counts_what_detect_counted(tmp_path: Path, he_slide: Path, own_mo
         (counts,) = count_cohort(cases, [point]).results.values()
         assert counts[0].count == summary["count"]
         assert counts[0].grade == summary["grade"]
-        assert list(counts[0].count_interval) == summary["count_interval"]
+        assert counts[0].likely is not None
+        assert counts[0].likely.model_dump(mode="json") == summary["likely"]
+        assert counts[0].to_look_at == summary["to_look_at"]
+        table = table.with_name("detections.parquet")
+        (counts,) = count_cohort(read_cases([table], slide=he_slide), [point]).results.values()
+        assert (counts[0].count, counts[0].likely) == (summary["count"], None)
+        assert counts[0].no_interval == "detections below 0.62 were not kept"
     counted = json.loads((tmp_path / "he" / "count.json").read_text())
     assert counted["count"] == summary["count"]
     assert count_point([tmp_path / "he" / "detections.geojson"]) == point

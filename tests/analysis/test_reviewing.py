@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import metaphase as mp
 from metaphase.analysis import index as cohort_module
 from metaphase.analysis import slide as reviewing
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.index import write_cohort
-from metaphase.analysis.record import file_of, load_result, load_results
+from metaphase.analysis.record import SCHEMA, file_of, load_result, load_results
 from metaphase.analysis.review import (
     answers_of,
     apply_reviews,
@@ -42,6 +43,7 @@ from metaphase.learn.sources import read_points
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource
+from tests.analysis.conftest import marked_figures
 from tests.slides.dicoms import write_plain
 from tests.slides.images import blob_image
 from tests.web.results import MPP, THRESHOLD, spread_positions, write_result, write_sparse_slide
@@ -87,7 +89,8 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     assert "accepted by Anna" in page
     assert "added by Ben" in page
     assert "Anna: 2 of 15 counted detections (13%), 2 rejected, 1 below the threshold" in page
-    assert f"By the model alone, not calibrated: {before.in_force.text}" in page
+    machine = before.in_force
+    assert f"By the model alone: {machine.text}, true figures likely {machine.interval_text}." in page
     cases = read_cases([folder / "candidates.parquet"], mpp=MPP)
     points = count_points([folder / "candidates.parquet"])
     (counts,) = count_cohort(cases, points, tissue=False).results.values()
@@ -95,6 +98,71 @@ def test_the_files_say_what_people_said_and_agree(folder: Path) -> None:
     again = (folder / "summary.json").read_text()
     apply_answers(folder)
     assert (folder / "summary.json").read_text() == again
+
+
+LEFT, RIGHT = (1200.0, 3500.0), (7900.0, 3500.0)
+"""Middles of two groups that no circle holds together."""
+
+
+def test_the_circle_moves_with_a_review_and_its_marks_are_the_count(tmp_path: Path, slide: Path) -> None:
+    """Six figures on the left and four on the right; of those on the left, people reject three."""
+    middles = np.array([LEFT] * 6 + [RIGHT] * 4 + [LEFT, RIGHT] * 5)
+    turn = np.arange(len(middles))
+    places = middles + 300 * np.column_stack([np.cos(turn), np.sin(turn)])
+    folder = write_result(tmp_path / "one", slide, WIDTH, HEIGHT, places, lowest=0.2)
+    before = load_result(folder)
+    assert (before.count, marked_figures(folder), before.record.to_look_at) == (6, 6, 5)
+    assert abs(before.record.hotspot.x - LEFT[0]) < 900
+    with log_of(before) as log:
+        for row in range(3):
+            log.record("Anna", position_name(*places[row]), "not")
+    done = apply_answers(folder)
+    circle = done.record.hotspot
+    assert (done.count, marked_figures(folder), circle.count, done.record.to_look_at) == (4, 4, 4, 5)
+    assert abs(circle.x - RIGHT[0]) < 900
+    assert done.beneath == (before.in_force,)
+    assert done.likely is not None
+    assert done.likely.answers == 0, "all of them are about the other circle"
+    assert 'id="count">4</p>' in (folder / "report.html").read_text()
+    (drawn,) = (
+        one["geometry"]["coordinates"]
+        for one in json.loads((folder / "detections.geojson").read_text())["features"]
+        if one["properties"]["objectType"] != "detection"
+    )
+    np.testing.assert_allclose(np.mean(drawn[0][:-1], axis=0), (circle.x, circle.y), atol=60)
+    with log_of(done) as log:
+        log.record("Anna", position_name(*places[11]), "mitosis")
+    more = apply_answers(folder)
+    assert (more.count, marked_figures(folder), more.record.to_look_at) == (5, 5, 4)
+    assert more.likely is not None
+    assert more.likely.answers == 1
+    assert mp.score(folder).to_dict() == more.record.to_dict()
+    withdraw_review([folder], "Anna")
+    assert load_result(folder).record.to_dict() == before.record.to_dict()
+
+
+def test_answers_in_the_circle_narrow_the_interval(folder: Path) -> None:
+    before = load_result(folder)
+    circle, table = before.record.hotspot, before.candidates
+    away = np.hypot(table["x"] - circle.x, table["y"] - circle.y).to_numpy()
+    inside = np.flatnonzero(away <= circle.radius_px)
+    sure = table["probability"].to_numpy()[inside] >= THRESHOLD
+    assert 5 <= sure.sum() < len(inside)
+    widths = []
+    for rows, answers in ((inside[:5], 5), (inside, len(inside))):
+        answer(folder, [row for row in rows if row in inside[sure]], "mitosis")
+        answer(folder, [row for row in rows if row in inside[~sure]], "not")
+        likely = apply_answers(folder).likely
+        assert likely is not None
+        assert likely.answers == answers
+        widths.append(likely.interval[1] - likely.interval[0])
+    assert before.likely is not None
+    assert before.likely.interval[1] - before.likely.interval[0] > widths[0] > widths[1]
+    after = load_result(folder)
+    assert after.likely is not None
+    assert after.likely.interval[0] <= after.count <= after.likely.interval[1]
+    (below,) = after.beneath
+    assert below.likely == before.likely
 
 
 def test_a_cohort_s_index_and_tables_follow_and_failed_slides_stay_in_it(folder: Path) -> None:
@@ -287,9 +355,10 @@ def test_an_edited_export_gives_its_edits_and_no_more(
 def test_what_qupath_itself_writes_is_understood(listed: Path, tmp_path: Path) -> None:
     """It takes the name of a class apart, and may know no measurements."""
     content = json.loads((listed / "detections.geojson").read_text())
-    names = [one["properties"]["classification"]["name"].split(": ") for one in content["features"]]
+    points = [one for one in content["features"] if one["properties"]["objectType"] == "detection"]
+    names = [one["properties"]["classification"]["name"].split(": ") for one in points]
     assert ["mitotic figure", "below count threshold"] in names
-    for feature, name in zip(content["features"], names, strict=True):
+    for feature, name in zip(points, names, strict=True):
         feature["properties"]["classification"] = {"names": name, "color": [1, 2, 3]}
         del feature["properties"]["measurements"]
     (tmp_path / "edited.geojson").write_text(json.dumps(content))
@@ -300,6 +369,9 @@ def test_what_qupath_itself_writes_is_understood(listed: Path, tmp_path: Path) -
 def test_a_geojson_of_an_earlier_version_still_tells_what_counted(listed: Path, tmp_path: Path) -> None:
     """All had one class, and the column was text in the metadata."""
     content = json.loads((listed / "detections.geojson").read_text())
+    content["features"] = [
+        one for one in content["features"] if one["properties"]["objectType"] == "detection"
+    ]
     for feature in content["features"]:
         given = feature["properties"]
         counted = "below" not in given["classification"]["name"]
@@ -434,12 +506,20 @@ def test_a_result_that_says_nothing_sound_is_refused(
         load_result(folder)
 
 
-def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(folder: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(
+    folder: Path, schema: int
+) -> None:
     content = json.loads((folder / "summary.json").read_bytes())
-    del content["schema"]
+    content |= {"schema": schema}
+    if schema == 1:
+        del content["schema"]
     (folder / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(MetaphaseError, match=r"schema 1, not 3.*Run metaphase detect again"):
-        load_result(folder)
+    for refused in (load_result, apply_answers):
+        with pytest.raises(
+            MetaphaseError, match=rf"schema {schema}, not {SCHEMA}.*Run metaphase detect again"
+        ):
+            refused(folder)
 
 
 def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> None:

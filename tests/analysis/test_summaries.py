@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from metaphase.analysis.record import SCHEMA as SCHEMA_VERSION
 from metaphase.analysis.record import load_result, summary_schema
 from metaphase.networks.detector import load_detector
 from tests.analysis.test_detection import detected
@@ -74,7 +75,7 @@ def test_a_summary_is_concise_and_follows_its_schema(he_slide: Path, model: Path
     path = outcome.folder / "summary.json"
     summary = json.loads(path.read_text())
     check_summary(summary)
-    assert summary["schema"] == 3
+    assert summary["schema"] == SCHEMA_VERSION
     assert not {"cases", "patients"} & summary["operating_points"]["count"].keys()
     assert not {"data", "known_failures", "thresholds"} & summary["model"].keys()
     summary["model"] |= {"data": [{"name": "as summaries of earlier versions have it"}]}
@@ -86,7 +87,7 @@ def test_a_summary_is_concise_and_follows_its_schema(he_slide: Path, model: Path
     ("change", "problem"),
     [
         ({"told": 5}, "summary: told is not described"),
-        ({"count": "12"}, "summary.count: '12' is no number"),
+        ({"count": "12"}, "summary.count: '12' is no integer"),
         ({"kind": "guessed"}, "summary.kind: 'guessed'"),
     ],
 )

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from metaphase.analysis.cohort import CohortSlide, asker
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.index import ask_for, write_cohort
-from metaphase.analysis.record import load_result
+from metaphase.analysis.record import SCHEMA, load_result
 from metaphase.analysis.review import answers_of, apply_reviews, withdraw_review
 from metaphase.analysis.run import detect_slide
 from metaphase.analysis.slide import apply_answers
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.sharing.batch import SHARED, claimed, run_batch
 from metaphase.base.tables import read_table
+from metaphase.counting.clinical import COLUMNS, counts_row
+from metaphase.counting.specimen import CountConfig
 from metaphase.labels.observers.positions import PositionLog, position_name
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource
 from tests.analysis.conftest import he_pixels, write_slide
-from tests.web.results import spread_positions, write_result, write_sparse_slide
+from tests.web.results import THRESHOLD, spread_positions, write_result, write_sparse_slide
 
 WIDTH, HEIGHT = 3000, 2200
 PLACES = spread_positions(12, WIDTH, HEIGHT)
@@ -46,6 +49,29 @@ def answer(folder: Path, row: int, verdict: str, observer: str = "Anna") -> None
 def counts(results: Path) -> dict[str, float]:
     table = read_table(results / "counts.csv")
     return dict(zip(table["case"], table["count"], strict=True))
+
+
+def test_the_table_of_counts_is_for_reading_and_the_record_has_all_digits(results: Path) -> None:
+    plain = CountConfig(threshold=THRESHOLD)
+    slide = write_sparse_slide(results.parent / "three.tif", WIDTH, HEIGHT, PLACES)
+    write_result(results / "three", slide, WIDTH, HEIGHT, PLACES, "three", counting=plain)
+    write_cohort(results)
+    table = read_table(results / "counts.csv").set_index("case")
+    assert tuple(table.columns[: len(COLUMNS) - 1]) == COLUMNS[1:]
+    for name in ("one", "three"):
+        row, record = table.loc[name], load_result(results / name).record
+        exact = counts_row(name, record)
+        for column in ("per_mm2", "per_10_fields", "counted_mm2", "area_mm2"):
+            assert row[column] == float(f"{exact[column]:.4g}")
+        assert row["per_10_fields"] != exact["per_10_fields"], "of which some are cut"
+        assert row["hotspot_x"] == round(record.hotspot.x, 1), "a position is no measure"
+        assert (row["count"], row["score"], row["kind"]) == (record.count, record.score.text, "model")
+        assert (record.likely is None) == (name == "three") == pd.isna(row["likely_low"])
+    lines = (results / "counts.csv").read_text().splitlines()
+    likely = load_result(results / "one").record.likely
+    assert likely is not None
+    whole = f"model,{likely.figures},{likely.interval[0]},{likely.interval[1]},"
+    assert whole in lines[1], "whole numbers, though one slide has none"
 
 
 def test_a_profile_that_is_not_the_stated_one_is_refused(results: Path) -> None:
@@ -92,7 +118,7 @@ def test_what_cannot_be_applied_empties_no_table(results: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
     problems: list[str] = []
     assert apply_reviews([results], problems.append) == []
-    assert [("schema 2, not 3" in problem) for problem in problems] == [True, True]
+    assert [(f"schema 2, not {SCHEMA}" in problem) for problem in problems] == [True, True]
     assert {name: (results / name).read_bytes() for name in tables} == tables
     assert counts(results) == before
 

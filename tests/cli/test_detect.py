@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from metaphase.cli.detect import _end
-from metaphase.counting.clinical import Count
+from metaphase.counting.clinical import Count, Likely, MitoticScore
 from metaphase.detections.points import StatedPoints
 from tests.analysis.conftest import he_slide, model
 from tests.cli.running import run
@@ -48,10 +48,10 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
     assert all(line.startswith("warning: 2 slides (a, b): ") for line in warnings)
     counted, counts, meaning, stated, open_this = first.stdout.splitlines()
     assert counted == f"2 slides counted, 2 failed: see {out / 'errors.log'}."
-    assert re.fullmatch(r"All counts are [\d.]+\.", counts), "they are of the same slide"
-    assert meaning.startswith("Counting range: how the count varies")
+    assert re.fullmatch(r"All counts are \d+\.", counts), "they are of the same slide"
+    assert meaning.startswith("No interval: nothing is known of how this model errs")
     assert stated == (
-        "Model tiny, not calibrated: see `metaphase calibrate`. Thresholds: 0.9 to list, 0.9 to count."
+        "Model tiny, not calibrated for this laboratory. Thresholds: 0.9 to list, 0.9 to count."
     )
     assert open_this == f"Report: {out / 'index.html'}. Table of counts: {out / 'counts.csv'}."
     assert len((out / "errors.log").read_text().splitlines()) == 2
@@ -72,15 +72,11 @@ def test_a_folder_is_searched_a_bad_slide_stops_nothing_and_nothing_is_told_twic
 @pytest.mark.parametrize("slides", [1, 12, 200])
 def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
     points = StatedPoints(model="tiny", mitoses={"delta": 0.24}, count={"delta": 0.57})  # type: ignore[arg-type]
-    words = {"interval_name": "range", "interval_means": "a", "leaves_out": "b"}
-    counts = [
-        Count(kind="model", count=float(number), count_interval=(0.0, 9.0), **words)  # type: ignore[arg-type]
-        for number in range(slides)
-    ]
-    record = SimpleNamespace(operating_points=points)
-    outcomes: Any = [
-        SimpleNamespace(in_force=count, record=record, grade="withheld", resumed=False) for count in counts
-    ]
+    likely = Likely(figures=3, interval=(0, 9), unmarked=0.5, answers=0, site_answers=0)
+    counts = [Count(kind="model", count=number, likely=likely) for number in range(slides)]
+    score = MitoticScore(rule="Nottingham, fields of 0.5 mm", most=(7, 14), found=1, low=1, high=2)
+    record = SimpleNamespace(operating_points=points, score=score)
+    outcomes: Any = [SimpleNamespace(in_force=count, record=record, resumed=False) for count in counts]
     lines = _end(outcomes, 0, Path("out"))
     assert len(lines) == 5
     assert all(line.endswith(".") and len(line) < 120 for line in lines)
@@ -88,7 +84,8 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
     assert (
         lines[1]
         == {
-            1: "Mitotic count: 0 (0 to 9), by the model alone, not calibrated. Grade: withheld.",
+            1: "Mitotic count: 0 (true figures: 0 to 9), by the model alone. "
+            "Mitotic score: 1 to 2 (Nottingham, fields of 0.5 mm).",
             12: "Counts are 0 to 11, median 5.5.",
             200: "Counts are 0 to 199, median 99.5.",
         }[slides]
@@ -100,8 +97,9 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
 
 def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, model: Path) -> None:
     result = run(
-        "detect", he_slide, "-o", tmp_path, "--model", model, "--format", "csv", "--format", "asap", "--json"
-    )
+        "detect", he_slide, "-o", tmp_path, "--model", model, "--format", "csv", "--format", "asap", "--json",
+        "--field-diameter", "0.63",
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     described = json.loads(result.stdout)
     (summary,) = described["slides"]
@@ -111,6 +109,11 @@ def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, m
     assert summary["mpp_source"] == "metadata"
     assert {"detections.csv", "detections.xml", "report.html"} <= set(summary["files"])
     assert summary["seconds"]["detection"] > 0
+    assert [one["rule"] for one in summary["scores"]] == ["Nottingham, fields of 0.63 mm"]
+    assert "fields of 0.63 mm" in (tmp_path / "he" / "report.html").read_text()
+    wrong = run("detect", he_slide, "-o", tmp_path, "--model", model, "--field-diameter", "0.39")
+    assert wrong.returncode == 2
+    assert "--field-diameter is 0.39. Give a number from 0.4 to 0.69" in wrong.stderr
 
 
 def test_wrong_use_is_exit_code_2(tmp_path: Path, he_slide: Path) -> None:
@@ -197,7 +200,7 @@ def test_runs_into_one_folder_add_up(tmp_path: Path, he_slide: Path, model: Path
     (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes())
     again = run("detect", tmp_path / "bad.tif", "-o", parts, *options[:-1], "0.8")
     assert again.returncode == 0
-    assert "a, b: searched or counted with settings other than" in again.stderr
+    assert "a, b: not in index and tables (searched or counted by another model" in again.stderr
     assert set(pd.read_parquet(parts / "candidates.parquet")["slide"]) == {"bad"}
     assert not (parts / "errors.log").exists()
 

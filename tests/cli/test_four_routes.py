@@ -51,7 +51,7 @@ def test_four_routes_one_count(
     """`detect`, `score` on any of its files, and Python."""
     model = tiny_model(tmp_path / "own.safetensors")
     point = OperatingPoint(
-        name="count", delta=0.93, theta1=3.0, theta2=9.0, kappa=0.7, false_per_mm2=2.0, source="graded slides"
+        name="count", delta=0.93, theta1=3.0, theta2=9.0, kappa=0.7, prior={}, source="graded slides"
     )
     save_point(model.with_suffix(".json"), point)
     slide = Path(shutil.copy(he_slide, tmp_path / "slide.tif"))
@@ -61,37 +61,35 @@ def test_four_routes_one_count(
     expected = found["count"]
     assert 0 < expected < len(read_table("results/slide/candidates.parquet"))
     folder = Path("results/slide")
-    files = ("", "candidates.parquet", "detections.parquet", "detections.csv", "detections.geojson")
-    for file in files:
+    for file in ("", "candidates.parquet", "detections.parquet", "detections.csv", "detections.geojson"):
         (scored,) = json.loads(call("score", folder / file, "--json"))
         assert (scored["count"], scored["config"]["threshold"]) == (expected, 0.93), file
-        assert scored["grade_shown"]["text"] == found["grade_shown"]["text"]
+        assert [one["found"] for one in scored["scores"]] == [one["found"] for one in found["scores"]]
+        whole = file in ("", "candidates.parquet")  # the others leave weak detections out
+        assert scored["likely"] == (found["likely"] if whole else None), file
+        assert bool(scored["no_interval"]) != whole, file
+        assert not whole or scored["to_look_at"] == found["to_look_at"]
         assert "0.93" in call("score", folder / file)
     table, tissue = read_table(folder / "candidates.parquet"), load_tissue(folder / "slide.tissue.png")
     assert count_slide(table, mpp=0.25, tissue=tissue).count == expected
 
 
-KINDS = {
-    "detected": ("model", "counting range", []),
-    "calibrated": ("calibrated", "95 % interval", ["model"]),
-    "reviewed": ("reviewed", "counting range", ["model"]),
-    "both": ("reviewed", "95 % interval", ["calibrated", "model"]),
-}
+KINDS = {"detected": "model", "calibrated": "model", "reviewed": "reviewed", "both": "reviewed"}
 
 
 def test_every_page_and_program_shows_the_count_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the model, after calibration, after review, and after both: one number, one interval, one kind."""
+    """By the model, after calibration, after review, and after both: one number, one interval, one score."""
     monkeypatch.chdir(tmp_path)
     slide = write_slide(tmp_path / "slide.tif", he_pixels()[:400, :500])
     model = tiny_model(tmp_path / "own.safetensors")
     point = {"name": "count", "theta1": 3.0, "theta2": 9.0, "kappa": 0.7, "source": "graded slides"}
-    save_point(model.with_suffix(".json"), OperatingPoint(delta=0.93, false_per_mm2=2.0, **point))
+    save_point(model.with_suffix(".json"), OperatingPoint(delta=0.93, prior={}, **point))
     save_point(model.with_suffix(".json"), OperatingPoint(name="mitoses", delta=0.9, cases=("a", "b")))
     common = ("detect", slide, "--model", model, "--device", "cpu", "--tissue", "whole")
     counts, printed = {}, call(*common, "-o", "detected")
-    for name, (kind, interval, beneath) in KINDS.items():
+    for name, kind in KINDS.items():
         site = ("--site", write_profile()) if name in ("calibrated", "both") else ()
         if name != "detected":
             shutil.copytree("calibrated" if name == "both" else "detected", name)
@@ -99,25 +97,23 @@ def test_every_page_and_program_shows_the_count_in_force(
                 review(Path(name) / "slide")
             printed = call(*common, "-o", name, *site)
         result = load_result(Path(name) / "slide")
-        assert (result.in_force.kind, result.in_force.interval_name) == (kind, interval)
-        assert [one.kind for one in result.beneath] == beneath
+        assert result.in_force.kind == kind
+        assert [one.kind for one in result.beneath] == ["model"] * (kind == "reviewed")
         all_say_the_same(result, printed)
         counts[name] = result.in_force
-    assert len({one.count for one in counts.values()}) == len(counts)
+    assert counts["detected"].count == counts["calibrated"].count
+    assert counts["reviewed"].count == counts["both"].count != counts["detected"].count
+    assert len({one.likely for one in counts.values()}) == len(counts)
     assert load_result("both/slide").beneath[0] == counts["calibrated"]
 
 
 def write_profile() -> Path:
-    """By answers about the detections, and with few draws, for these take the time."""
+    """By answers about the detections."""
     path = Path("site.json")
     if not path.exists():
-        draw_sample([Path("detected")], "lab", SampleConfig(30, 2, 64))
+        draw_sample([Path("detected")], "lab", SampleConfig(30))
         answers_of(Path("lab")).to_csv("answers.csv", index=False)
-        made = fit_profile("lab", "ours", answers="answers.csv")
-        few = {
-            name: values[::10] if isinstance(values, list) else values for name, values in made.draws.items()
-        }
-        save_profile(path, made.model_copy(update={"draws": few}))
+        save_profile(path, fit_profile("lab", "ours", answers="answers.csv"))
     return path
 
 
@@ -132,40 +128,51 @@ def review(folder: Path) -> None:
 
 
 def all_say_the_same(result: SlideResult, detected: str) -> None:
-    folder, count = result.folder, result.in_force
-    assert count.count_interval is not None
-    expected = {"count": count.count, "count_interval": list(count.count_interval), "kind": count.kind}
+    folder, count, record = result.folder, result.in_force, result.record
+    assert count.likely is not None
+    interval, score = count.interval_text, record.score
+    expected = {
+        "count": count.count, "likely": count.likely.model_dump(mode="json"), "no_interval": "",
+        "interval_text": interval, "interval_note": count.interval_note, "kind": count.kind,
+        "scores": [one.model_dump(mode="json") for one in record.scores], "to_look_at": record.to_look_at,
+    }  # fmt: skip
+    assert record.to_look_at
     summary = json.loads((folder / "summary.json").read_text())
     check_summary(summary)
     (scored,) = json.loads(call("score", folder, "--json"))
     for described in (summary, scored):
         assert {name: described[name] for name in expected} == expected
-        assert described["proliferation"] == count.count
-    assert f"Mitotic count: {count}. Grade: {summary['grade_shown']['text']}." in detected
+        assert described["count"] == described["hotspot"]["count"] or summary["area_mm2"] < 2
+    assert f"Mitotic count: {count}. Mitotic score: {score.text} ({score.rule})." in detected
     assert sentence(count.interval_note) in detected
     printed = call("score", folder.parent)
     row = next(line for line in printed.splitlines() if line.split()[0] == "slide" and count.kind in line)
-    assert re.search(rf"\b{count.text} +{count.interval_text} +{count.kind} ", row), printed
-    assert count.interval_note in printed
+    assert re.search(rf"\b{count.text} +{interval} +{count.kind} +{score.text} ", row), printed
+    assert f"{count.kind_text}; {count.interval_note}" in printed
     assert str(summary["counted"]) in row.split()
     report, index = (
         html.unescape(path.read_text()) for path in (folder / "report.html", folder.parent / "index.html")
     )
     assert f'id="count">{count.text}</p>' in report
-    assert f"<b>{count.interval_text}</b> ({count.interval_name}): {count.interval_means}; " in report
+    assert f'id="likely">{interval}</p>' in report
+    assert f'id="score">{score.text}</p>' in report
+    assert sentence(count.interval_note) in report
+    assert f"{record.to_look_at} more " in report
     assert f"<b>{count.text}</b>" in index
-    assert f">{count.interval_text}</td>" in index
-    for text in (report, index, detected):
-        assert ("95 % interval" in text) == (count.interval_name == "95 % interval")
+    assert f">{interval}</td>" in index
+    assert f">{score.text}</td>" in index
     (row,) = read_table(folder.parent / "counts.csv").to_dict("records")
-    written = [row[name] for name in ("count", "count_low", "count_high")]
-    assert written == pytest.approx([count.count, *count.count_interval])
+    written = [str(row[name]) for name in ("count", "likely", "likely_low", "likely_high", "score")]
+    likely = (count.likely.figures, *count.likely.interval)
+    assert written == [str(value) for value in (count.count, *likely, score.text)]
+    assert row["to_look_at"] == record.to_look_at
     assert (row["case"], row["kind"], row["report"]) == ("slide", count.kind, "slide/report.html")
     assert (row["detections"], row["counted"]) == (summary["detections"], summary["counted"])
     python = mp.load_result(folder)
-    assert (python.count, python.interval) == (count.count, count.count_interval)
+    assert (python.count, python.likely, python.score) == (count.count, count.likely, score.text)
     computed = mp.score(python)
-    assert (computed.count, computed.count_interval) == (count.count, count.count_interval)
+    assert (computed.count, computed.likely, computed.scores) == (count.count, count.likely, record.scores)
+    assert computed.to_look_at == record.to_look_at
     (viewed,) = viewed_slides([folder])
     access = Access()
     pages = Guard(viewing_app([viewed], TileMaker()), access)
@@ -175,3 +182,5 @@ def all_say_the_same(result: SlideResult, detected: str) -> None:
     viewed.close()
     for described in (listed["count"], {key: shown["count"][key] for key in listed["count"]}):
         assert described == count.model_dump(mode="json")
+    assert shown["count"]["scores"] == expected["scores"]
+    assert shown["count"]["to_look_at"] == record.to_look_at

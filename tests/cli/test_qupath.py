@@ -13,9 +13,10 @@ import typer
 from typer.testing import CliRunner
 
 import metaphase as mp
+from metaphase.analysis.record import summary_schema
 from metaphase.base.settings import qupath_scripts
 from metaphase.cli.main import app
-from metaphase.detections.formats.contract import NAMES
+from metaphase.detections.formats.contract import HOTSPOT, NAMES
 from metaphase.detections.table import BELOW, LOOKALIKE, MITOSIS
 from tests.analysis.conftest import he_slide, model
 
@@ -35,7 +36,7 @@ def check_object(feature: dict[str, Any]) -> None:
     assert properties["objectType"] in OBJECT_TYPES
     assert isinstance(properties["classification"]["name"], str)
     assert [type(part) for part in properties["classification"]["color"]] == [int, int, int]
-    assert all(type(value) in (int, float) for value in properties["measurements"].values())
+    assert all(type(value) in (int, float) for value in properties.get("measurements", {}).values())
     assert all(isinstance(value, str) for value in properties.get("metadata", {}).values())
 
 
@@ -61,6 +62,15 @@ def test_they_call_commands_that_exist(name: str) -> None:
         assert script.count(opening) == script.count(closing)
 
 
+@pytest.mark.parametrize("name", sorted(qupath_scripts()))
+def test_what_they_print_of_a_result_is_in_the_record(name: str) -> None:
+    script = qupath_scripts()[name].read_text(encoding="utf-8")
+    known = {"folder", *summary_schema()["properties"]}
+    assert set(re.findall(r"(?<!\")summary\.(\w+)", script)) <= known
+    inner = summary_schema()["$defs"]["MitoticScore"]["properties"]
+    assert set(re.findall(r"summary\.scores\[0\]\.(\w+)", script)) <= set(inner)
+
+
 def test_objects_go_to_qupath_and_come_back(he_slide: Path, model: Path, tmp_path: Path) -> None:
     """Without QuPath in the middle: a mitosis is deleted, one gets another class, and one is added."""
     config = mp.DetectionConfig(threshold=0.9)
@@ -69,14 +79,15 @@ def test_objects_go_to_qupath_and_come_back(he_slide: Path, model: Path, tmp_pat
     assert len(objects["features"]) > 2
     for feature in objects["features"]:
         check_object(feature)
-    _deleted, changed, *rest = objects["features"]
+    _deleted, changed, *rest, circle = objects["features"]
+    assert circle["properties"]["classification"]["name"] == HOTSPOT
     changed["properties"]["classification"]["name"] = NAMES[LOOKALIKE]
     ring = [[5.0, 5.0], [15.0, 5.0], [15.0, 15.0], [5.0, 15.0], [5.0, 5.0]]
     drawn = {"objectType": "annotation", "classification": {"name": NAMES[MITOSIS], "color": [1, 2, 3]}}
     added = {"type": "Feature", "id": str(uuid.uuid4()), "properties": drawn,
              "geometry": {"type": "Polygon", "coordinates": [ring]}}  # fmt: skip
     edited = result.folder / "qupath-edited.geojson"
-    edited.write_text(json.dumps({"type": "FeatureCollection", "features": [changed, *rest, added]}))
+    edited.write_text(json.dumps({"type": "FeatureCollection", "features": [changed, *rest, circle, added]}))
     call = ["review", "import", str(result.folder), "--from", str(edited), "--observer", "me", "--json"]
     (taken,) = json.loads(CliRunner().invoke(app, call).stdout)
     assert (taken["added"], taken["rejected"], taken["mitoses"]) == (1, 2, len(rest) + 1)

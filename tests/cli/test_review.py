@@ -19,7 +19,8 @@ PLACES = spread_positions(12, WIDTH, HEIGHT)
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     slide = write_sparse_slide(tmp_path / "one.tif", WIDTH, HEIGHT, PLACES)
-    write_result(tmp_path / "results" / "one", slide, WIDTH, HEIGHT, PLACES)
+    formats = ("qupath", "asap")
+    write_result(tmp_path / "results" / "one", slide, WIDTH, HEIGHT, PLACES, formats=formats)
     return tmp_path / "results"
 
 
@@ -49,6 +50,15 @@ def test_apply_import_and_export(results: Path, tmp_path: Path) -> None:
     assert labels.to_dict() == {"mitosis": 5, "lookalike": 1}
     withdrawn = run("review", "withdraw", results, "--observer", "Ben")
     assert (withdrawn.returncode, withdrawn.stdout) == (0, "one: 5 answers withdrawn\n"), withdrawn.stderr
+
+
+@pytest.mark.parametrize("file", ["detections.geojson", "detections.xml"])
+def test_the_circle_that_other_programs_show_is_no_figure(results: Path, file: str) -> None:
+    folder = results / "one"
+    assert "Hotspot" in (folder / file).read_text()
+    taken = run("review", "import", folder, "--from", folder / file, "--observer", "Ben", "--complete")
+    assert taken.returncode == 0, taken.stderr
+    assert "one: 0 rejected, 0 added, 0 moved, 0 accepted below the threshold" in taken.stdout
 
 
 def test_view_names_the_next_step(tmp_path: Path) -> None:

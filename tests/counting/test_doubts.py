@@ -1,4 +1,4 @@
-"""Counts that are hardly more than a model's false positives are doubted."""
+"""What is said where the tissue does not allow a count of 2 mm2."""
 
 from __future__ import annotations
 
@@ -6,39 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metaphase.counting.clinical import SlideCount, count_slide
-from metaphase.counting.specimen import CountConfig
-from metaphase.images.tissue.finding import TissueMask
+from metaphase.counting.clinical import count_slide
 
-MPP, SIDE_MM = 0.25, 2.5
-
-
-def score_of(count: int, false_per_mm2: float = 0.0) -> SlideCount:
-    """A tumour of 6.25 mm2 with its detections close together."""
-    rng = np.random.default_rng(0)
-    positions = rng.normal(SIDE_MM * 500 / MPP, 200, (count, 2))
-    table = pd.DataFrame(positions, columns=["x", "y"]).assign(slide="s", probability=0.99, label="mitosis")
-    mask = TissueMask(np.ones((100, 100), np.bool_), SIDE_MM * 10, 0.0, 0.0, SIDE_MM * 10 / MPP)
-    config = CountConfig(false_per_mm2=false_per_mm2)
-    return count_slide(table, mpp=MPP, tissue=mask, config=config)
-
-
-@pytest.mark.parametrize(
-    ("count", "false_per_mm2", "warned"), [(10, 7.0, True), (40, 7.0, False), (40, 30.0, True)]
-)
-def test_a_count_is_doubted_where_half_of_it_may_be_false(
-    count: int, false_per_mm2: float, warned: bool
-) -> None:
-    said = [one for one in score_of(count, false_per_mm2).warnings if one.code == "mostly-false"]
-    assert bool(said) == warned
-    if warned:
-        assert f"{false_per_mm2:.1f} false positives per mm2" in said[0].text
-        assert f"about {min(round(2 * false_per_mm2), count)} may be false" in said[0].text
-
-
-def test_nothing_is_said_where_nothing_is_known_or_counted() -> None:
-    for score in (score_of(10), score_of(0, 7.0)):
-        assert "mostly-false" not in [one.code for one in score.warnings]
+MPP = 0.25
 
 
 @pytest.mark.parametrize(("length_mm", "code"), [(3.98, "little-tissue"), (4.02, "only-area")])

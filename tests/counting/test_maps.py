@@ -22,7 +22,7 @@ from metaphase.counting.specimen import (
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, table
 
-QUICK = CountConfig(draws=0)
+QUICK = CountConfig()
 SIGMA_UM = QUICK.radius_um / 2
 
 

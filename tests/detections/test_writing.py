@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import tempfile
 from functools import cached_property, partial
@@ -108,6 +109,44 @@ def test_one_file_of_one_slide_goes_where_it_is_told(name: str, detections: Dete
         write_detections(detections, path, name, mpp=0.25, sources=SOURCES)
         assert read_detections(path, mpp=0.25).slides == ("new",)
         assert_same(read_detections(path, mpp=0.25, slide=detections.slides[0]), detections, name)
+
+
+@pytest.mark.parametrize("name", ["qupath", "asap"])
+def test_the_hotspot_is_a_shape_and_no_figure(name: str, tmp_path: Path) -> None:
+    """Whoever opens the file sees the circle; it is neither read nor converted, nor told as left out."""
+    detections, circles = provenance_set(), {"a.svs": (500.0, 400.0, 300.0)}
+    files = write_detections(detections, tmp_path / "out", name, mpp=0.25, hotspots=circles)
+    with_circle = [path for path in files if "Hotspot" in path.read_text()]
+    assert [slide_of_stem(path.stem) for path in with_circle] == ["a.svs"]
+    again = read_detections(tmp_path / "out", mpp=0.25)
+    assert points_by_slide(again) == points_by_slide(read_without(detections, name, tmp_path / "plain"))
+    assert not again.warnings
+    done = convert_detections([tmp_path / "out"], tmp_path / "out.csv", mpp=0.25)
+    assert len(done.detections.table) == len(detections.table)
+    assert not done.warnings
+
+
+def read_without(detections: DetectionSet, name: str, folder: Path) -> DetectionSet:
+    """What comes back where no circle was written."""
+    write_detections(detections, folder, name, mpp=0.25)
+    return read_detections(folder, mpp=0.25)
+
+
+def test_the_hotspot_is_a_closed_line_around_the_circle(tmp_path: Path) -> None:
+    """Annotation without fill, in level-0 pixels, which QuPath does not let anybody move by mistake."""
+    circle = (500.0, 400.0, 300.0)
+    detections = DetectionSet(provenance_set().table.iloc[:2], ("a.svs",))
+    (path,) = write_detections(
+        detections, tmp_path / "a.geojson", "qupath", mpp=0.25, hotspots={"a.svs": circle}
+    )
+    shapes = [one for one in json.loads(path.read_text())["features"]
+              if one["properties"].get("name") == "Hotspot"]  # fmt: skip
+    (corners,) = shapes[0]["geometry"]["coordinates"]
+    assert len(shapes) == 1
+    assert corners[0] == corners[-1]
+    away = np.hypot(*(np.array(corners) - circle[:2]).T)
+    np.testing.assert_allclose(away, circle[2], atol=0.01)
+    assert shapes[0]["properties"]["isLocked"]
 
 
 @pytest.mark.parametrize("name", [known.name for known in FORMATS if known.name != "dicom"])

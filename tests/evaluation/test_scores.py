@@ -178,6 +178,27 @@ def test_tuning_of_score_and_grade_from_counts(cohort: Path, tmp_path: Path) -> 
         tune_count(cohort, cohort / "counts.csv", split="tune")
 
 
+def test_delta_and_thetas_belong_to_the_papers_percentile_where_a_table_has_it(cohort: Path) -> None:
+    """Tables of `metaphase score` hold the figures in the circle, too: these are something else."""
+    manifest = pd.read_csv(cohort / "manifest.csv")
+    whole, plain = cohort / "whole.csv", cohort / "plain.csv"
+    values = manifest[["case"]].assign(threshold=0.5, proliferation=manifest["grade"] * 10 - 5)
+    write_table(whole, values.assign(count=7, grade=manifest["grade"], score="1 to 2"))
+    write_table(plain, values.rename(columns={"proliferation": "count"}))
+    cards = [cohort / f"{name}.json" for name in ("whole", "plain")]
+    points = [
+        tune_count(cohort, table, card, split="tune", parts=("grade",))
+        for table, card in zip((whole, plain), cards, strict=True)
+    ]
+    assert points[0] == points[1]
+    assert points[0].numbers == {"delta": 0.5, "theta1": 5, "theta2": 15}
+    for card in (None, cards[0]):
+        result = evaluate_scores("grade", cohort, whole, card=card, split="test", bootstrap=FEW)
+        assert result.overall.value == 1
+    results = [evaluate_scores("proliferation", cohort, table, bootstrap=FEW) for table in (whole, plain)]
+    assert results[0].overall == results[1].overall
+
+
 def test_tuning_anew_keeps_what_it_does_not_tune(tmp_path: Path) -> None:
     path = tmp_path / "card.json"
     first = OperatingPoint(

@@ -27,13 +27,19 @@ from metaphase.images.tissue.finding import TissueSource
 from metaphase.labels.observers.positions import position_name
 from metaphase.labels.observers.project import load_project
 from metaphase.labels.observers.store import AnswerStore
-from metaphase.learn.calibration import DETECTIONS, NUMBERS, SAMPLE, SQUARES, draw_sample, fit_profile
+from metaphase.learn.calibration import DETECTIONS, SAMPLE, draw_sample, fit_profile
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.slides.opening import SlideSource
-from tests.analysis.conftest import tiny_model
+from tests.analysis.conftest import tiny_model, with_prior
 
-SAMPLED = SampleConfig(answers=40, squares=4, square_um=64)
+SAMPLED = SampleConfig(answers=40)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector of which it is known how it errs."""
+    return with_prior(tiny_model(tmp_path_factory.mktemp("models") / "tiny.safetensors"))
 
 
 def detect(slide: Path, folder: Path, model: Path, name: str = "he", **settings: object) -> SlideOutcome:
@@ -45,12 +51,10 @@ def detect(slide: Path, folder: Path, model: Path, name: str = "he", **settings:
 
 
 def answers_of(folder: Path) -> pd.DataFrame:
-    """Every third detection is a mitosis, and every square holds one."""
+    """Two thirds of the detections are mitoses."""
     items = read_table(folder / DETECTIONS / "items.csv")["item"]
-    said = ["mitosis" if number % 3 == 0 else "not" for number in range(len(items))]
-    squares = read_table(folder / SQUARES / "items.csv")["item"]
-    rows = {"item": [*items, *squares], "answer": [*said, *["one"] * len(squares)], "observer": "Anna"}
-    return pd.DataFrame(rows)
+    said = ["not" if number % 3 == 0 else "mitosis" for number in range(len(items))]
+    return pd.DataFrame({"item": items, "answer": said, "observer": "Anna"})
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +98,6 @@ def test_a_sample_covers_all_probabilities_and_tells_how_it_was_drawn(tmp_path: 
     assert set(asked["stratum"]) == set(sample["stratum"])
     design = sample.attrs["design"]
     assert [row["detections"] for row in design["strata"]] == sample.groupby("stratum").size().tolist()
-    project = load_project(tmp_path / "lab" / SQUARES)
-    assert project.answer_names == NUMBERS
-    assert project.settings.close_um == SAMPLED.square_um
     items = read_table(tmp_path / "lab" / DETECTIONS / "items.csv")
     assert "probability" not in items.columns
     assert not load_project(tmp_path / "lab" / DETECTIONS).missing_slides()
@@ -111,48 +112,42 @@ def test_answers_of_the_page_and_of_a_table_make_the_same_profile(
 ) -> None:
     listed = load_profile(profile)
     described = answers_of(tmp_path / "lab")
-    for name in (DETECTIONS, SQUARES):
-        with AnswerStore(load_project(tmp_path / "lab" / name)) as store:
-            for row in described[described["item"].isin(store.project.by_name)].to_dict("records"):
-                store.record("Anna", row["item"], row["answer"])
+    with AnswerStore(load_project(tmp_path / "lab" / DETECTIONS)) as store:
+        for row in described.to_dict("records"):
+            store.record("Anna", row["item"], row["answer"])
     stored = fit_profile(tmp_path / "lab", "ours", made=listed.made)
     assert stored == listed
     assert stored.observers == ("Anna",)
     assert stored.answers == len(described)
-    at = stored.at["count"]
-    assert at["recall"].low <= at["recall"].value <= at["recall"].high <= 1
+    at = stored.precision["count"]
+    assert 0 <= at.low <= at.value <= at.high <= 1
 
 
 def test_a_profile_redoes_the_count_and_not_the_search(
     tmp_path: Path, results: Path, he_slide: Path, model: Path, profile: Path
 ) -> None:
-    site = load_profile(profile)
+    site, before = load_profile(profile), load_result(results / "a").record
     outcome = detect(he_slide, results, model, "a", site=site)
     assert [state.status for state in outcome.states] == ["kept", "kept", "done", "done", "done"]
-    described = outcome.summary
-    low, high = described["count_interval"]
-    assert 0 <= low <= described["count"] <= high
-    assert (described["kind"], described["interval_name"]) == ("calibrated", "95 % interval")
-    assert [one["kind"] for one in described["beneath"]] == ["model"]
-    assert (described["proliferation"], described["calibrated"]["count"]) == (
-        described["count"],
-        described["count"],
-    )
-    assert "uncalibrated" not in [warning.code for warning in outcome.warnings]
-    assert "Calibrated for the laboratory" in (results / "a" / "report.html").read_text()
+    record = outcome.record
+    assert record.likely is not None
+    assert before.likely is not None
+    assert (record.count, record.likely.site_answers) == (before.count, site.answers)
+    assert record.likely.answers > 0, "what was asked about on the slide itself"
+    assert before.likely.site_answers == before.likely.answers == 0
+    assert record.likely.interval != before.likely.interval
     assert outcome.summary["operating_points"]["site"].startswith("ours, ")
-    chance = read_table(results / "a" / "candidates.parquet")["chance"]
-    assert chance.between(0, 1).all()
+    assert f"{site.answers} answers of the laboratory" in (results / "a" / "report.html").read_text()
     assert detect(he_slide, results, model, "a", site=site).resumed
-    draws = site.draws | {"missed": [2.0] * len(site.draws["missed"])}
-    other = detect(he_slide, results, model, "a", site=site.model_copy(update={"draws": draws}))
+    unlike = site.model_copy(update={"sure": (30, 3)})
+    other = detect(he_slide, results, model, "a", site=unlike)
     assert other.states[0].status == "kept"
-    assert other.summary["count"] > described["count"]
+    assert other.record.likely is None
+    assert "the model does not fit" in other.record.no_interval
     table = results / "a" / "candidates.parquet"
     points = count_points([table])
     counted = count_cohort(read_cases([table]), points, site=site_for(profile, [table])).results["a"][0]
-    assert counted.count == pytest.approx(described["count"])
-    assert counted.beneath[0].count == other.summary["beneath"][0]["count"]
+    assert counted.likely == record.likely
 
 
 def test_a_review_changes_nothing_about_the_calibration(tmp_path: Path, results: Path) -> None:
@@ -185,7 +180,7 @@ def test_a_profile_of_another_model_or_search_is_refused(
         detect(he_slide, tmp_path / "out", other, site=site)
     with pytest.raises(UsageError, match="peaks"):
         detect(he_slide, tmp_path / "out", model, site=site, floor=0.2)
-    detect(he_slide, tmp_path / "out", other)
+    detect(he_slide, tmp_path / "out", with_prior(other))
     with pytest.raises(UsageError, match="searched with different networks"):
         draw_sample([results / "a", tmp_path / "out"], tmp_path / "mixed")
     with pytest.raises(UsageError, match="the profile is for"):
@@ -209,50 +204,58 @@ def test_wrong_answers_and_files_are_named(tmp_path: Path, results: Path, profil
     assert isinstance(load_profile(profile), SiteProfile)
 
 
-def test_an_unsure_answer_is_half_a_mitosis_and_observers_are_averaged(tmp_path: Path, results: Path) -> None:
+def test_the_majority_of_observers_counts_and_what_is_open_says_nothing(
+    tmp_path: Path, results: Path
+) -> None:
     draw_sample([results], tmp_path / "lab", SAMPLED)
     described = answers_of(tmp_path / "lab")
-    flipped = described.assign(observer="Bert")
-    detections = ~flipped["item"].str.contains("square")
-    other = {"not": "mitosis", "mitosis": "artefact"}
-    flipped.loc[detections, "answer"] = flipped["answer"][detections].map(other)
-    pd.concat([described, flipped]).to_csv(tmp_path / "two.csv", index=False)
-    unsure = described.copy()
-    unsure.loc[detections, "answer"] = "unsure"
-    unsure.to_csv(tmp_path / "unsure.csv", index=False)
-    two, half = (
-        fit_profile(tmp_path / "lab", answers=tmp_path / f"{name}.csv") for name in ("two", "unsure")
+    other = described.assign(
+        observer="Bert", answer=described["answer"].map({"not": "mitosis", "mitosis": "artefact"})
     )
-    assert two.observers == ("Anna", "Bert")
-    assert two.draws == half.draws
+    third = described.assign(observer="Cleo")
+    pd.concat([described, other, third]).to_csv(tmp_path / "three.csv", index=False)
+    described.to_csv(tmp_path / "one.csv", index=False)
+    described.assign(answer=described["answer"].where(described.index < 20, "unsure")).to_csv(
+        tmp_path / "open.csv", index=False
+    )
+    three, one, left = (
+        fit_profile(tmp_path / "lab", answers=tmp_path / f"{name}.csv") for name in ("three", "one", "open")
+    )
+    assert three.observers == ("Anna", "Bert", "Cleo")
+    assert three.shapes == one.shapes
+    assert (one.answers, left.answers) == (len(described), 20)
+
+
+def test_a_model_of_which_nothing_is_known_cannot_be_calibrated(tmp_path: Path, he_slide: Path) -> None:
+    detect(he_slide, tmp_path / "out", tiny_model(tmp_path / "bare.safetensors"))
+    with pytest.raises(UsageError, match="nothing is known of how the model tiny errs"):
+        draw_sample([tmp_path / "out"], tmp_path / "lab")
 
 
 def test_the_commands_lead_from_results_to_a_profile(tmp_path: Path, results: Path) -> None:
     lab, site = tmp_path / "lab", tmp_path / "site.json"
-    asked = ("--answers", "40", "--set", "squares=4", "--set", "square_um=64")
+    asked = ("--answers", "40")
     done = CliRunner().invoke(app, ["calibrate", "draw", str(results), "-o", str(lab), *asked])
     assert done.exit_code == 0, done.output
-    assert "detections: 36, squares: " in done.stdout
+    assert f"slides: 2, detections: {len(answers_of(lab))}. " in done.stdout
     answers_of(lab).to_csv(tmp_path / "answers.csv", index=False)
     fit = ["calibrate", "fit", str(lab), "-o", str(site), "--answers", str(tmp_path / "answers.csv")]
     done = CliRunner().invoke(app, fit)
     assert done.exit_code == 0, done.output
-    assert "false positives per mm2 at the threshold for count" in done.stdout
+    assert "precision at the threshold for count" in done.stdout
     described = json.loads(CliRunner().invoke(app, [*fit, "--json"]).stdout)
     assert described["answers"] == load_profile(site).answers
-    assert "draws" not in described
+    assert "shapes" not in described
 
 
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("draws", "spreads"), ["0.5", None]),
-        (("draws", "others"), [[1, 2], [3]]),
-        (("draws", "missed"), [-1.0]),
-        (("draws", "around"), "{{7*7}}"),
-        (("draws", "share"), float("nan")),
+        (("shapes", "a"), [0.0, 1.0]),
+        (("shapes", "a", 0), "0.5"),
+        (("error",), {"missed": 1.0, "false_alarms": 0.0}),
+        (("sure",), [3]),
         (("deltas",), {"mitoses": 0.5}),
-        (("at", "count"), {}),
         (("area_mm2",), True),
         (("answers",), 10**400),
     ],
@@ -268,26 +271,3 @@ def test_a_profile_of_which_no_count_can_be_made_is_refused(
     (tmp_path / "odd.json").write_text(json.dumps(content))
     with pytest.raises(MetaphaseError, match="not a laboratory's profile"):
         load_profile(tmp_path / "odd.json")
-
-
-@pytest.mark.parametrize("square_um", [64.0, 70.0])
-def test_squares_lie_within_the_slide_and_on_tissue(tmp_path: Path, results: Path, square_um: float) -> None:
-    """Of a grid from the corner on, those at the other end had their middles outside."""
-    draw_sample([results], tmp_path / "lab", replace(SAMPLED, square_um=square_um, squares=20))
-    items = read_table(tmp_path / "lab" / SQUARES / "items.csv").set_index("item")
-    summary = json.loads((results / "a" / "summary.json").read_bytes())
-    half_px = square_um / summary["mpp"] / 2
-    for name, side in (("x", "width"), ("y", "height")):
-        assert items[name].min() - half_px >= -1e-6
-        assert items[name].max() + half_px <= summary[side] + 1e-6
-    sample = read_table(tmp_path / "lab" / SAMPLE)
-    inside = sample[sample["square"] != ""]
-    for name in ("x", "y"):
-        middles = items[name].reindex(inside["square"]).to_numpy()
-        assert (abs(inside[name].to_numpy() - middles) <= half_px + 1e-6).all()
-    assert len(inside)
-
-
-def test_slides_with_nothing_to_ask_about_are_refused(tmp_path: Path, results: Path) -> None:
-    with pytest.raises(UsageError, match="no square of 1000 um has enough tissue"):
-        draw_sample([results], tmp_path / "lab", SampleConfig(square_um=1000.0))

@@ -17,6 +17,8 @@ from PIL import Image
 from metaphase.base.errors import UsageError
 from metaphase.base.provenance import decides
 from metaphase.base.stages import run_stages, stage_key, stage_states
+from metaphase.counting.likely import LaboratoryPrior
+from metaphase.counting.specimen import CountConfig, at_point
 from metaphase.detections.matching import NOBODY
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import (
@@ -118,7 +120,7 @@ def test_a_run_ends_with_a_pair_its_card_and_its_test(finished: Path) -> None:
 
 def test_a_changed_setting_makes_again_what_depends_on_it(finished: Path) -> None:
     before = config(finished, atypical_steps=1)
-    other = replace(before, dense=replace(before.dense, most_false_per_mm2=9.0))
+    other = replace(before, dense=replace(before.dense, count_threshold=0.3))
     states = stage_states(run_table(chain_of(other, finished / "work", "cpu")), finished / "work")
     assert [state.stage.name for state in states if state.status != "kept"] == ["pair", "test"]
     longer = replace(before, dense=replace(before.dense, student_steps=3))
@@ -154,7 +156,7 @@ def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_pa
     slides = pd.read_csv(finished / "manifest.csv")
     slides[slides["split"] != "train"].to_csv(tmp_path / "again" / "manifest.csv", index=False)
     start = finished / "work" / "model" / "tiny.safetensors"
-    settings = config(tmp_path / "again", start=str(start), student_steps=0, most_false_per_mm2=9.0)
+    settings = config(tmp_path / "again", start=str(start), student_steps=0, count_threshold=0.3)
     chain = chain_of(settings, tmp_path / "again" / "points", "cpu")
     states = run_chain(chain)
     names = [state.stage.name for state in states]
@@ -166,7 +168,7 @@ def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_pa
     assert card.atypical == before.atypical
     assert card.calibration == before.calibration, "the same images choose the same"
     assert card.metrics["chosen"] == "start"
-    assert "9 false positives" in card.thresholds["count"].source
+    assert (card.thresholds["count"].delta, before.thresholds["count"].delta) == (0.3, 0.4)
     assert set(card.metrics["left out"]) == {"fields", "negatives", "lab1"}
 
 
@@ -244,7 +246,7 @@ def field(
     return LabelledImage(name, "here", name, split, kind, pixels, points, np.full(len(positions), np.nan))
 
 
-def test_the_choice_calibrates_and_keeps_false_detections_low() -> None:
+def test_the_choice_calibrates_and_knows_how_it_errs_elsewhere() -> None:
     images = [field(f"f{number}", (100, 100), (300, 300)) for number in range(4)]
     images.append(field("none", kind="negatives"))
     found = {
@@ -252,10 +254,12 @@ def test_the_choice_calibrates_and_keeps_false_detections_low() -> None:
         for one in images[:4]
     }
     found["none"] = np.array([[50.0, 50, 0.75, 0.7, 0.7]])
-    choice = chosen_pair(images, found, PairConfig(7.5, 15.0, 1.75, 20.0, 0))
-    assert choice.points["count"].false_per_mm2 is not None
-    assert choice.points["count"].false_per_mm2 <= 20.0
-    assert choice.points["count"].delta >= choice.points["mitoses"].delta
+    choice = chosen_pair(images, found, PairConfig(7.5, 15.0, 1.75, 0.4, 0))
+    assert choice.points["count"].delta == 0.4
+    assert choice.points["mitoses"].prior is None
+    known = at_point(CountConfig(), choice.points["count"].model_dump())
+    assert (known.threshold, known.prior) == (0.4, LaboratoryPrior())
+    assert not known.thetas_tuned, "the paper's thetas belong to its percentile"
     assert choice.points["mitoses"].recall == 1.0
     assert 0.25 < choice.floor <= 0.6, "the sure half of the true ones passes the floor"
     assert choice.answered_from == 0.55, "what comes near the threshold gets a final answer"
@@ -296,7 +300,7 @@ def test_figures_of_atypical_ones_know_their_interval() -> None:
 
 OTHERWISE = {
     "teachers": (), "start": "breast", "teacher_steps": 9, "student_steps": 9, "atypical_steps": 9,
-    "gammas": (1 / 8, 1 / 16), "trust": 0.5, "collage": 0.5, "most_false_per_mm2": 3.0, "beside": "breast",
+    "gammas": (1 / 8, 1 / 16), "trust": 0.5, "collage": 0.5, "count_threshold": 0.3, "beside": "breast",
     "memory_gb": 4.0, "checkpoint_minutes": 9.0,
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box
-from metaphase.counting.clinical import Count, SlideCount, count_slide, slide_density
+from metaphase.counting.clinical import Count, Likely, SlideCount, count_slide, slide_density
+from metaphase.counting.likely import LaboratoryPrior
 from metaphase.counting.specimen import CountConfig, DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import Level, Resolution, Slide, SlideInfo
 
+LIKELY = CountConfig(prior=LaboratoryPrior())
+"""Counted as without a model, and with an interval."""
 VOID = {"meta", "img", "input", "br", "link"}
 CARD = {
     "name": "cnn5-simulated",
@@ -56,13 +60,13 @@ def random_points(count: int, slide: Slide, seed: int = 1) -> pd.DataFrame:
 
 
 def result_for(
-    slide: Slide, points: pd.DataFrame, tissue: TissueMask | None = None, **fields: Any
+    slide: Slide, points: pd.DataFrame, tissue: TissueMask | None = None, /, **fields: Any
 ) -> ReportInput:
     """A report's input with the score that grading gives; `fields` replace others."""
     tissue = tissue if tissue is not None else full_tissue(slide)
     given: dict[str, Any] = {"card": CARD} | fields
     if "score" not in given:
-        given["score"] = score_of(slide, points, tissue, CountConfig(draws=50))
+        given["score"] = score_of(slide, points, tissue, CountConfig(), given.get("points"))
     if "density" not in given:
         config = given["score"].config
         given["density"] = slide_density(usable(points), mpp=slide.mpp, tissue=tissue, config=config)
@@ -70,19 +74,25 @@ def result_for(
 
 
 def usable(points: pd.DataFrame) -> pd.DataFrame:
-    return points[np.isfinite(points.to_numpy(float)).all(axis=1)]
+    return points[np.isfinite(points.select_dtypes("number").to_numpy(float)).all(axis=1)]
 
 
-def score_of(slide: Slide, points: pd.DataFrame, tissue: TissueMask, config: CountConfig) -> SlideCount:
-    return count_slide(usable(points), mpp=slide.mpp, tissue=tissue, config=config)
+def score_of(
+    slide: Slide,
+    points: pd.DataFrame,
+    tissue: TissueMask,
+    config: CountConfig,
+    stated: Mapping[str, Any] | None = None,
+) -> SlideCount:
+    listed = (stated or {}).get("mitoses", {}).get("delta")
+    return count_slide(usable(points), mpp=slide.mpp, tissue=tissue, config=config, listed=listed)
 
 
 def unknown(score: SlideCount) -> SlideCount:
-    """The score with nothing known in any number."""
+    """The score with nothing known in any number that may be unknown."""
     nan = float("nan")
-    changed: dict[str, Any] = {"count": nan, "count_interval": (nan, nan), "proliferation": nan}
-    changed |= {"counted_mm2": 2.0}
-    changed |= {"grade_probabilities": (nan,) * 3, "area_mm2": nan, "heterogeneity": {"gini": nan}}
+    changed: dict[str, Any] = {"proliferation": nan, "counted_mm2": nan, "area_mm2": nan}
+    changed |= {"heterogeneity": {"gini": nan}}
     return score.model_copy(update=changed)
 
 
@@ -90,10 +100,15 @@ def unknown_density() -> DensityMap:
     return DensityMap(np.full((3, 4), np.nan, np.float32), 0.0, 0.0, 400.0)
 
 
-def count_of(count: float, low: float, high: float) -> Count:
+def likely_of(low: int, high: int, **fields: Any) -> Likely:
+    """True figures within an interval."""
+    facts = {"figures": (low + high) // 2, "unmarked": 0.5, "answers": 0, "site_answers": 0}
+    return Likely(**facts | fields, interval=(low, high))
+
+
+def count_of(count: int, low: int, high: int) -> Count:
     """A count of the model."""
-    words = {"interval_name": "counting range", "interval_means": "another section", "leaves_out": "errors"}
-    return Count(kind="model", count=count, count_interval=(low, high), **words)
+    return Count(kind="model", count=count, likely=likely_of(low, high))
 
 
 class HugeSlide(Slide):

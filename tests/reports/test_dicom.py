@@ -17,6 +17,8 @@ from metaphase.base.errors import OutputError
 from metaphase.base.tables import TableError
 from metaphase.cli.main import app
 from metaphase.counting.clinical import count_slide
+from metaphase.counting.likely import LaboratoryPrior
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, write_detections
 from metaphase.detections.table import DetectionSet
 from metaphase.reports.dicom import write_count, write_probabilities
@@ -118,7 +120,8 @@ def test_a_slide_without_mitoses(slide: Path, tmp_path: Path) -> None:
 
 def test_count(slide: Path, tmp_path: Path) -> None:
     table = points()
-    count = count_slide(table, mpp=MPP, area_mm2=3.0)
+    config = CountConfig(threshold=0.5, prior=LaboratoryPrior())
+    count = count_slide(table, mpp=MPP, area_mm2=3.0, config=config)
     path = tmp_path / "count.dcm"
     write_count(path, slide, count, STATED)
     dataset = dcmread(path)
@@ -128,17 +131,29 @@ def test_count(slide: Path, tmp_path: Path) -> None:
     report = highdicom.sr.srread(path).content
     (hotspot,) = report.get_planar_roi_measurement_groups()
     values = {each.name.meaning: each.value for each in hotspot.get_measurements()}
-    assert values["Mitotic count"] == pytest.approx(count.count)
-    assert values["Mitotic count, lower end of counting range"] <= values["Mitotic count"]
-    assert not [name for name in values if "95 %" in name]
+    assert values["Mitotic count"] == count.count
+    name = "end of the 95 % interval of the true mitotic figures"
+    assert count.likely is not None
+    assert (values[f"Lower {name}"], values[f"Upper {name}"]) == count.likely.interval
+    assert values["Area"] == pytest.approx(count.counted_mm2)
     said = {each.name.meaning: each.value.meaning for each in hotspot.get_qualitative_evaluations()}
     assert said["Kind of the mitotic count"] == count.in_force.kind_text
+    score = count.score
+    known = f"Mitotic score {score.low}" if score.low == score.high else None
+    assert said.get(f"Mitotic score, {score.rule}") == known, "a range is no code"
     middle, edge = hotspot.roi.value
     reach = np.hypot(*(edge - middle))
     assert (*middle, reach) == pytest.approx(
         (count.hotspot.x, count.hotspot.y, count.hotspot.radius_px), abs=1e-2 / MPP
     )
     assert hotspot.roi.PixelOriginInterpretation == "VOLUME"
+
+
+def test_a_count_without_an_interval_states_none(slide: Path, tmp_path: Path) -> None:
+    write_count(tmp_path / "count.dcm", slide, count_slide(points(), mpp=MPP, area_mm2=3.0), STATED)
+    report = highdicom.sr.srread(tmp_path / "count.dcm").content
+    (hotspot,) = report.get_planar_roi_measurement_groups()
+    assert [each.name.meaning for each in hotspot.get_measurements()] == ["Mitotic count", "Area"]
 
 
 def test_probabilities_lie_where_they_belong(slide: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from metaphase.reports.agreement import write_agreement_page
 from metaphase.reports.pages import (
     DASH,
     TextTable,
+    area,
     count_text,
     data_uri,
     duration,
@@ -41,6 +42,7 @@ from metaphase.reports.pages import (
     percent,
     probability_text,
     render,
+    sentence,
 )
 from metaphase.reports.plots import Line, label_curve_plot
 from metaphase.reports.run import Examples, write_experiments_page, write_run_page
@@ -79,7 +81,7 @@ def slide(_folder: Path) -> str:
 
 
 def cohort(folder: Path) -> str:
-    write_index(folder, [row(HOSTILE, 3.0, 1, 5, HOSTILE)], {"b": HOSTILE}, ODD)
+    write_index(folder, [row(HOSTILE, 3, 1, 5, HOSTILE)], {"b": HOSTILE}, ODD)
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
@@ -242,6 +244,8 @@ def test_shares_measures_and_times() -> None:
     assert measure("mean_per_mm2") == "Mean per mm²"
     assert measure("nearest_neighbour_um") == "Nearest neighbour (µm)"
     assert (duration(None), duration(754)) == ("", "12 min 34 s")
+    assert (area(2.0), area(0.264), area(1234.5), area(math.nan)) == ("2.00", "0.26", "1,234.50", DASH)
+    assert sentence("no tissue in 2 mm2 of a slide, mm2x") == "No tissue in 2 mm² of a slide, mm2x."
 
 
 @given(st.floats(0, 1), st.integers(0, 1000))

@@ -15,16 +15,25 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, ResultWarning
-from metaphase.counting.specimen import CountConfig
-from metaphase.reports.pages import count_text, number, percent
-from metaphase.reports.slide import slide_page, write_slide_report
-from metaphase.reports.slide.pictures import BORDERLINE_MOST, ELSEWHERE_LEAST, HOTSPOT_MOST
+from metaphase.counting.clinical import mitotic_scores
+from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
+from metaphase.reports.pages import area, number, with_units
+from metaphase.reports.slide import ReportInput, slide_page, write_slide_report
+from metaphase.reports.slide.inputs import shown_points
+from metaphase.reports.slide.pictures import (
+    BORDERLINE_MOST,
+    ELSEWHERE_LEAST,
+    HOTSPOT_MOST,
+    LOOK_MOST,
+)
 from metaphase.slides.backends import ArraySlide
 from tests.reports.slide_report_samples import (
     CARD,
+    LIKELY,
     HugeSlide,
     Page,
     full_tissue,
+    likely_of,
     noisy_slide,
     page_of,
     random_points,
@@ -51,22 +60,12 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     page, score = page_of(slide, result), result.score
     text = page.text()
     assert page.text("h1") == "case 7.tif"
-    assert f"Mitoses in {score.counted_mm2:.2g} mm² {count_text(score.count)}" in text
-    assert f"{score.in_force.interval_text} (counting range): " in text
-    assert "By the model alone, not calibrated" in text
-    assert "95 % interval" not in text
-    assert "Mitotic grade withheld" in text
-    assert "were not tuned for this model and threshold" in text
-    config = CountConfig(draws=50, thetas_tuned=True)
-    tuned = replace(result, score=score_of(slide, result.detections, result.tissue, config))
-    shown = page_of(slide, tuned).text()
-    assert f"Mitotic grade {tuned.score.grade_shown.text}" in shown
-    for share in tuned.score.grade_probabilities:
-        assert percent(share) in shown
+    assert f"Mitotic figures in {area(score.counted_mm2)} mm² {score.count} By the model alone" in text
+    assert f"{number(score.per_mm2)} per mm², {number(score.per_10_fields)} in ten fields of 0.5 mm" in text
     for fact in (
         "0.25 µm/px, given by the user",
         "H&E (97 % sure)",
-        f"{number(result.tissue.area_mm2)} mm²",
+        f"{area(result.tissue.area_mm2)} mm²",
         f"{number(result.tissue.area_mm2 / 4)} mm²/s",
         "cnn5-simulated",
         "1,234 mitoses; own work",
@@ -75,6 +74,105 @@ def test_the_page_states_the_result_and_where_it_comes_from() -> None:
     ):
         assert fact in text
     assert "trained on simulated slides only" in text
+
+
+def test_the_interval_and_what_it_rests_on_are_there_or_why_it_is_not() -> None:
+    slide = noisy_slide(600, 400)
+    points = random_points(30, slide)
+    result = result_for(slide, points)
+    plain = page_of(slide, result)
+    assert "True figures on this slide not known" in plain.text()
+    assert f"No interval: {result.score.no_interval}." in plain.text()
+    assert not plain.of("div", class_="scale-line")
+    score = score_of(slide, points, result.tissue, LIKELY)
+    assert score.likely is not None
+    shown = page_of(slide, replace(result, score=score))
+    low, high = score.likely.interval
+    assert f"True figures on this slide {low} to {high}" in shown.text()
+    assert f"{score.interval_note}." in shown.text()
+    assert f"Median {score.likely.figures}; " in shown.text()
+    assert shown.of("div", class_="scale-line")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "score"), [(2, 5, "1"), (2, 9, "1 to 2"), (9, 20, "2 to 3"), (3, 20, "withheld")]
+)
+def test_a_score_may_be_a_range_or_withheld(low: int, high: int, score: str) -> None:
+    slide = noisy_slide(800, 300, mpp=5.0)
+    result = result_for(slide, random_points(6, slide))
+    likely = likely_of(low, high)
+    rules = mitotic_scores(result.score.config, likely.figures, likely, 2.0)
+    changed = result.score.model_copy(update={"likely": likely, "scores": rules, "no_interval": ""})
+    text = page_of(slide, replace(result, score=changed)).text()
+    assert f"True figures in this circle {low} to {high} " in text
+    assert f"Mitotic score {score} Nottingham, fields of 0.5 mm: 1 up to " in text
+    assert ("Withheld: the interval leaves every score open" in text) == (score == "withheld")
+    assert ("A range, because of the interval" in text) == (" to " in score)
+    own = replace(result.score.config, theta1=6.0, theta2=20.0, thetas_tuned=True)
+    rules = mitotic_scores(own, likely.figures, likely, 2.0)
+    text = page_of(slide, replace(result, score=changed.model_copy(update={"scores": rules}))).text()
+    assert f"Mitotic score {rules[0].text} theta1 and theta2: {rules[0].text} , 1 up to 6, 2 up to 20" in text
+
+
+STATED = {"mitoses": {"delta": 0.5}, "count": {"delta": 0.8, "source": "at most 4 errors per mm2"}}
+
+
+def large_result() -> tuple[ArraySlide, ReportInput]:
+    """A slide of 12 mm2 of tissue with detections all over it, those of one part reviewed."""
+    slide = noisy_slide(800, 800, mpp=5.0)
+    points = random_points(150, slide)
+    points[MACHINE], points["label"] = points["probability"], MITOSIS
+    points[REVIEWED], points[REVIEWERS] = "", ""
+    rows = points.index[::5]
+    said = np.array([MITOSIS, "not", "unsure"])[np.arange(len(rows)) % 3]
+    points.loc[rows, REVIEWED], points.loc[rows, REVIEWERS] = said, "Anna"
+    points.loc[rows[said == "not"], "label"] = LOOKALIKE
+    points.loc[rows[said == MITOSIS], "probability"] = 1.0
+    return slide, result_for(slide, points, points=STATED)
+
+
+def test_what_is_marked_in_the_circle_adds_up_to_the_count() -> None:
+    """Count of rings within the drawn circle, crops of the group and titles: all say the same number."""
+    slide, result = large_result()
+    page, score = page_of(slide, result), result.score
+    assert score.count == score.hotspot.count > 3
+    assert page.of("p", id="count")
+    assert f"{score.count} mitoses in the circle" in page.text()
+    assert f"Counted, in the hotspot {score.count} " in page.text("h3", "span")
+    crops = page.of("li", class_="inside")
+    assert len(crops) == score.count
+    circle = [found for found in page.of("circle") if found["r"] not in ("13.0", "18", "24")][-1]
+    middle, reach = complex(float(circle["cx"]), float(circle["cy"])), float(circle["r"])
+    rings = {(found["cx"], found["cy"]) for found in page.of("circle") if found.get("r") == "13.0"}
+    inside = [1 for x, y in rings if abs(complex(float(x), float(y)) - middle) <= reach + 0.2]
+    assert len(inside) == score.count
+
+
+def test_what_is_to_be_looked_at_has_a_group_of_its_own() -> None:
+    slide, result = large_result()
+    page, score, points = page_of(slide, result), result.score, shown_points(result)
+    assert score.to_look_at == points.to_look_at.sum() > 0
+    (title,) = re.findall(r"To be looked at, in the hotspot (\d+) ", page.text("h3", "span") + " ")
+    assert int(title) == score.to_look_at
+    more = f"{score.to_look_at} more {'is' if score.to_look_at == 1 else 'are'} listed there"
+    assert more in page.text()
+    texts = page.text("h3")
+    assert texts.index("To be looked at") < texts.index("nearest below the threshold")
+    assert (points.certainty[points.to_look_at] >= 0.5).all()
+    assert not (points.to_look_at & points.counted).any()
+
+
+def test_areas_have_two_decimals_and_their_unit() -> None:
+    slide, result = large_result()
+    for shown in (
+        (slide, result),
+        (small := noisy_slide(600, 400), result_for(small, random_points(4, small))),
+    ):
+        text = page_of(*shown).text()
+        assert "mm2" not in text
+        numbers = re.findall(r"([\d.,]+) mm² of tissue|figures in ([\d.,]+) mm²", text)
+        assert len(numbers) >= 2
+        assert all(re.fullmatch(r"[\d,]+\.\d\d", "".join(one)) for one in numbers)
 
 
 def test_warnings_come_once_each_with_a_next_step() -> None:
@@ -91,8 +189,8 @@ def test_warnings_come_once_each_with_a_next_step() -> None:
     assert text.count("Scan it again.") == 1, "a piece of advice stands beside the first that calls for it"
     assert "Use the H&E slide of the same tissue." in text
     for warning in result.score.warnings:
-        assert warning.text[1:] in text
-        assert warning.next_step[1:] in text
+        assert with_units(warning.text[1:]) in text
+        assert with_units(warning.next_step[1:]) in text
 
 
 def test_hostile_names_stay_text() -> None:
@@ -163,7 +261,7 @@ def test_however_many_detections_the_page_stays_small_and_is_little_work() -> No
     before, html = pages
     assert len(html) < 1.05 * len(before)
     assert len(html.encode()) < MOST_BYTES
-    assert html.count('<li class="crop') <= HOTSPOT_MOST + ELSEWHERE_LEAST + 2 * BORDERLINE_MOST
+    assert html.count('<li class="crop') <= HOTSPOT_MOST + ELSEWHERE_LEAST + LOOK_MOST + 2 * BORDERLINE_MOST
     assert f"{int((points.probability >= 0.8).sum()):,}" in html
 
 
@@ -188,7 +286,7 @@ def test_no_detections(tissue: bool) -> None:
     empty = pd.DataFrame({"x": [], "y": [], "probability": []}, dtype=float)
     page = page_of(slide, result_for(slide, empty, full_tissue(slide, value=tissue)))
     text = page.text()
-    assert re.search(r"Mitoses in (2|0\.022) mm² 0 ", text)
+    assert re.search(r"Mitotic figures in (2\.00|0\.02) mm² 0 ", text)
     assert "No mitosis reached the threshold of 0.8" in text
     assert "The hotspot" not in page.text("h2")
     assert not page.of("li", class_="crop")
@@ -202,7 +300,7 @@ def test_one_detection_and_a_row_without_a_place() -> None:
     page = page_of(slide, result_for(slide, points))
     text = page.text()
     assert len(page.of("li", class_="crop")) == 1
-    assert "1 mitosis counted" in text
+    assert "1 mitosis in the circle" in text
     assert "2 detections without a finite position" in text
 
 
@@ -218,7 +316,7 @@ def test_unknown_numbers_become_dashes() -> None:
     result = result_for(slide, random_points(8, slide))
     result = result_for(slide, result.detections, score=unknown(result.score), density=unknown_density())
     text = page_of(slide, result).text()
-    assert "Mitoses in 2 mm² –" in text
+    assert "Mitotic figures in – mm²" in text
     assert "nan" not in text.lower()
 
 
@@ -227,7 +325,7 @@ def test_borderline_detections_are_there_but_not_counted() -> None:
     points = pd.DataFrame({"x": [300.0, 600], "y": [300.0, 600], "probability": [0.81, 0.79]})
     page = page_of(slide, result_for(slide, points))
     assert len(page.of("li", class_="under")) == 1
-    assert len(page.of("li", class_="inside")) == 1
+    assert "Counted 1 0.810 1 Not counted" in page.text("h3", "span")
     assert "nearest below the threshold" in page.text()
 
 

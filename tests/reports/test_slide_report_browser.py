@@ -96,8 +96,8 @@ def test_an_enlarged_figure_opens_inside_the_window(browser, report: Path, width
 
 def wordy_index(folder: Path) -> Path:
     """An index of slides with long names and warnings."""
-    rows = [row(f"{number} {'name ' * 9}", 3.0, 1.0, 9.0, FOCUS.code) for number in range(9)]
-    write_index(folder, [*rows, row("other", 3.0)], None, FOCUS)
+    rows = [row(f"{number} {'name ' * 9}", 3, 1, 9, FOCUS.code) for number in range(9)]
+    write_index(folder, [*rows, row("other", 3)], None, FOCUS)
     return folder / "index.html"
 
 
@@ -159,8 +159,7 @@ def test_without_scripts_everything_shows(browser, report: Path) -> None:
 
 def test_the_index_sorts_searches_filters_and_turns_pages(tab: Tab, tmp_path: Path) -> None:
     rows = [
-        row(f"s{number}", float(number % 60), 0, 70, *["out-of-focus"] * (number > 117))
-        for number in range(120)
+        row(f"s{number}", number % 60, 0, 70, *["out-of-focus"] * (number > 117)) for number in range(120)
     ]
     write_index(tmp_path, rows, None, FOCUS)
     page = tab.page
@@ -176,6 +175,8 @@ def test_the_index_sorts_searches_filters_and_turns_pages(tab: Tab, tmp_path: Pa
     assert len(names()) == 20
     page.get_by_role("button", name="Mitotic count").click()
     assert names()[:2] == ["s0", "s60"]
+    assert page.locator("tbody tr").first.locator("td").nth(3).inner_text() == "0 to 70"
+    assert page.locator("tbody tr").first.locator("td").nth(8).inner_text() == "30.00"
     page.get_by_role("button", name="Slide", exact=True).click()
     assert names()[:3] == ["s0", "s1", "s2"]
     page.get_by_label("Search").fill("S11")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,15 +16,16 @@ from PIL import Image
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import ResultWarning, ResultWarnings
-from metaphase.counting.specimen import DensityMap
+from metaphase.counting.specimen import CountConfig, DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_warnings
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Frame, dots_path, jpeg_uris, scale_bar
-from metaphase.reports.slide import grade_scale, notice_of
+from metaphase.reports.slide import notice_of, score_scale
 from metaphase.reports.slide.inputs import Points, shown_points
 from metaphase.reports.slide.pictures import (
     BORDERLINE_MOST,
     HOTSPOT_MOST,
+    LOOK_MOST,
     choose,
     closeup_of,
     gallery_of,
@@ -35,7 +35,15 @@ from metaphase.reports.slide.pictures import (
     outline_path,
 )
 from metaphase.slides.backends import ArraySlide
-from tests.reports.slide_report_samples import full_tissue, noisy_slide, page_of, random_points, result_for
+from tests.reports.slide_report_samples import (
+    full_tissue,
+    likely_of,
+    noisy_slide,
+    page_of,
+    random_points,
+    result_for,
+    score_of,
+)
 
 probabilities = st.lists(st.floats(0, 1), max_size=300)
 
@@ -45,8 +53,8 @@ def as_points(values: list[float], threshold: float = 0.8, hotspot_every: int = 
     counted = probability >= threshold
     inside = counted & (np.arange(len(probability)) % hotspot_every == 0)
     position = np.arange(len(probability), dtype=float)
-    said = ("",) * len(probability)
-    return Points(position, position, probability, probability, said, counted, inside, probability, 0)
+    said, open_ = ("",) * len(probability), ~counted & (probability >= threshold / 2)
+    return Points(position, position, probability, probability, said, counted, inside, open_, probability, 0)
 
 
 def pixels_of(uri: str) -> np.ndarray:
@@ -56,7 +64,8 @@ def pixels_of(uri: str) -> np.ndarray:
 @given(probabilities, st.floats(0, 1), st.integers(1, 3))
 def test_the_gallery_shows_what_matters(values: list[float], threshold: float, every: int) -> None:
     points = as_points(values, threshold, every)
-    keys = {"Counted, in the hotspot": "hotspot", "Not counted: nearest below the threshold": "under"}
+    keys = {"Counted, in the hotspot": "hotspot", "Not counted: nearest below the threshold": "under",
+            "To be looked at, in the hotspot": "open"}  # fmt: skip
     choices = {keys.get(title, title): indices for title, indices, _ in choose(points)}
     every_index = np.concatenate([*choices.values(), np.array([], int)])
     assert len(set(every_index)) == len(every_index)
@@ -65,11 +74,12 @@ def test_the_gallery_shows_what_matters(values: list[float], threshold: float, e
     hotspot = choices.get("hotspot", [])
     assert len(hotspot) == min(HOTSPOT_MOST, int(points.in_hotspot.sum()))
     under = points.probability[choices["under"]] if "under" in choices else np.array([])
-    rejected = points.probability[~points.counted]
-    assert list(under) == list(rejected[:BORDERLINE_MOST])
+    rest = points.probability[~points.counted & ~points.to_look_at]
+    assert list(under) == list(rest[:BORDERLINE_MOST])
+    assert list(choices.get("open", [])) == list(np.flatnonzero(points.to_look_at)[:LOOK_MOST])
     if points.counted.any():  # the least certain of the counted is always shown
         assert np.flatnonzero(points.counted)[-1] in every_index
-    assert all(points.counted[choices[key]].all() for key in choices if key != "under")
+    assert all(points.counted[choices[key]].all() for key in choices if key not in ("under", "open"))
 
 
 @given(probabilities, st.floats(0, 1))
@@ -158,9 +168,10 @@ def test_the_closeup_marks_the_mitoses_of_the_hotspot() -> None:
     assert closeup is not None
     hotspot = result.score.hotspot
     inside = np.hypot(usable.x - hotspot.x, usable.y - hotspot.y) <= hotspot.radius_px
-    assert (inside & usable.counted).sum() == hotspot.count == usable.in_hotspot.sum()
+    assert (inside & usable.counted).sum() == hotspot.count
+    assert usable.in_hotspot.sum() == result.score.count > hotspot.count, "of so little tissue all is counted"
     marked = {number - 1 for number, _, _ in closeup["rings"]}
-    assert set(np.flatnonzero(usable.in_hotspot)) <= marked
+    assert set(np.flatnonzero(inside & usable.counted)) <= marked
     assert all(usable.counted[index] for index in marked)
 
 
@@ -171,13 +182,21 @@ def test_pictures_keep_within_their_budget() -> None:
     assert small < large
 
 
-def test_the_grade_scale_orders_count_interval_and_cuts() -> None:
-    config = SimpleNamespace(theta1=6.0, theta2=20.0)
-    scale = grade_scale(SimpleNamespace(count=12.0, count_interval=(8.0, 17.0), config=config))
+def test_the_scale_of_scores_orders_count_interval_and_cuts() -> None:
+    slide = noisy_slide(300, 200)
+    own = CountConfig(theta1=6.0, theta2=20.0, thetas_tuned=True)
+    found = score_of(slide, random_points(3, slide), full_tissue(slide), own)
+    assert score_scale(found) is None, "there is no interval"
+    score = found.model_copy(update={"count": 12, "likely": likely_of(8, 17)})
+    scale = score_scale(score)
     assert scale is not None
-    (first, _), (second, _) = scale["cuts"]
+    (first, six), (second, twenty) = scale["cuts"]
+    assert (six, twenty) == ("6", "20")
     assert 0 < first < scale["low"] < scale["count"] < scale["high"] < second < 100
-    assert grade_scale(SimpleNamespace(count=float("nan"), count_interval=(0, 0), config=config)) is None
+    wide = score_scale(score.model_copy(update={"likely": likely_of(0, 4000)}))
+    assert wide is not None
+    assert len(wide["cuts"]) == 1, "two labels would run into each other"
+    assert wide["high"] <= 100
 
 
 def seen_at(mpp: float, power: float) -> ResultWarnings:

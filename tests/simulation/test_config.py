@@ -26,7 +26,7 @@ from metaphase.simulation.config import LABORATORIES, SimulationConfig, cohort_c
         ({"artefacts_per_mitosis": -0.1}, "artefacts_per_mitosis"),
         ({"lookalikes_per_mm2": float("nan")}, "lookalikes_per_mm2"),
         ({"missed_telophases": 1.5}, "missed_telophases"),
-        ({"lookalikes_per_mm2": 10**400}, "lookalikes_per_mm2 is 10{99}. Give a number"),
+        ({"lookalikes_per_mm2": 10**400}, "lookalikes_per_mm2 is 10{99}. Give a finite number"),
         ({"max_shift_um": "far"}, "max_shift_um"),
         ({"wdith": 512}, "wdith"),
     ],

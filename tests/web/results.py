@@ -18,6 +18,7 @@ from metaphase.analysis.slide import SearchedSlide
 from metaphase.base.provenance import Ingredients
 from metaphase.base.stages import Stage, kept_key, run_stages
 from metaphase.base.tables import write_table
+from metaphase.counting.likely import LaboratoryPrior
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.table import MITOSIS
 from metaphase.images.inspection import Quality
@@ -103,7 +104,7 @@ def write_result(
         "card": CARD,
         "points": {"model": "test", "mitoses": point | {"delta": lowest}, "count": point},
         "warnings": (),
-        "counting": CountConfig(threshold=THRESHOLD, draws=200),
+        "counting": CountConfig(threshold=THRESHOLD, prior=LaboratoryPrior()),
         "formats": formats,
         "probability_map": False,
     }

@@ -21,6 +21,8 @@ from metaphase.analysis.record import load_result
 from metaphase.analysis.review import apply_reviews, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import read_table
+from metaphase.counting.clinical import SlideCount
+from metaphase.counting.specimen import CountConfig
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
 from metaphase.slides.opening import open_slide
 from metaphase.web import viewing
@@ -245,6 +247,11 @@ def test_the_count_follows_answers_and_nothing_is_lost(
     assert after["kind"] == "reviewed"
     assert view["lines"][1:] == [str(slide.found.in_force)]
     assert view["shares"] == ["Anna: 2 of 12"]
+    assert view["standing"] == [], "the page has its own"
+    nobody = seen(client, slide)
+    assert nobody["count"] == after
+    said = {(one["x"], one["y"]): one["answer"] for one in nobody["standing"]}
+    assert said == {(one["item"]["x"], one["item"]["y"]): one["answer"] for one in (*sent, extra)}
     (reopened,) = viewed_slides([slide.found.folder])
     with client_of([reopened], tiles) as again:
         assert count(again, reopened)["counted"] == after["counted"]
@@ -270,7 +277,48 @@ def test_the_list_follows_the_answers(client: Client, slides: list[ViewedSlide])
     assert followed["count"]["count"] < slide.found.machine.count
     assert rows(client, "Ben")[0]["answered"] == 0
     assert rows(client)[0]["answered"] == 3
-    assert seen(client, slide, quick=True)["row"] is None
+    assert followed["width"] == np.diff(followed["count"]["likely"]["interval"])
+    assert seen(client, slide, threshold=0.3)["row"] is None
+
+
+def test_count_interval_and_score_follow_an_answer_and_the_threshold(
+    client: Client, slides: list[ViewedSlide]
+) -> None:
+    """What the server says is what the count says of the same answers, at the same threshold."""
+    slide = slides[0]
+    before = count(client, slide)
+    assert before == json.loads(json.dumps(slide.found.record.to_dict()))
+    assert (before["count"], before["likely"]["answers"]) == (before["hotspot"]["count"], 0)
+    send(client, *(verdict(slide, PLACES[row], "not") for row in range(4)))
+    after = count(client, slide)
+    assert after["count"] == before["count"] - 4
+    assert after["likely"]["answers"] == 4
+    assert after["likely"]["figures"] < before["likely"]["figures"]
+    assert "from 4 answers in the circle" in after["interval_note"]
+    assert [one["text"] for one in after["scores"]] == [count_of(slide, None).score.text]
+    low = count(client, slide, threshold=0.3)
+    assert low["count"] > after["count"]
+    assert low["to_look_at"] < count(client, slide, threshold=0.9)["to_look_at"]
+    for threshold, found in ((None, after), (0.3, low)):
+        assert found == json.loads(json.dumps(count_of(slide, threshold).to_dict()))
+
+
+def count_of(slide: ViewedSlide, threshold: float | None) -> SlideCount:
+    return slide.counted(slide.answers("", blind=False), threshold)[1]
+
+
+def test_without_an_interval_the_list_and_the_count_say_so(
+    tmp_path: Path, slide_file: Path, tiles: TileMaker
+) -> None:
+    plain = CountConfig(threshold=0.6)
+    write_result(tmp_path / "one", slide_file, WIDTH, HEIGHT, PLACES, counting=plain)
+    slides = viewed_slides([tmp_path / "one"])
+    with client_of(slides, tiles) as client:
+        (row,) = rows(client)
+        assert (row["width"], row["count"]["interval_text"]) == (None, "")
+        assert count(client, slides[0])["interval_note"].startswith("no interval: nothing is known")
+    for one in slides:
+        one.close()
 
 
 def test_a_review_is_applied_and_withdrawn_from_the_page(
@@ -309,13 +357,8 @@ def test_the_threshold_moves_the_count_and_density_is_a_picture(
 ) -> None:
     low, high = (count(client, slides[0], threshold=threshold) for threshold in (0.3, 0.9))
     assert low["counted"] > high["counted"]
-    view = seen(client, slides[0], threshold=0.3, quick=True)
-    quick, drawn = (
-        view["count"],
-        ("count_interval", "interval_text", "grade_probabilities", "draws", "config"),
-    )
-    assert {**quick, **{name: low[name] for name in (*drawn, "config", "warnings")}} == low
-    assert quick["count_interval"] is None
+    assert low["config"]["threshold"] == 0.3
+    view = seen(client, slides[0], threshold=0.3)
     picture = client.get(view["density"]["address"])
     assert Image.open(io.BytesIO(picture.content)).mode == "RGBA"
     assert client.get("/density/none.png").status_code == 404
@@ -331,7 +374,9 @@ def test_blind_observers_learn_nothing_of_each_other(slides: list[ViewedSlide], 
             client.post(f"/api/review/{slide.key}", json={"observer": "Anna"}).json(),
             count(client, slide, observer="Anna"),
             count(client, slide),
+            seen(client, slide),
         ]
+        assert replies[-1]["standing"] == replies[-1]["shares"] == []
         assert "Ben" not in json.dumps(replies)
         assert replies[0]["slides"][0]["progress"] == 0
         assert replies[2]["count"] == replies[3]["count"] == machine["count"]

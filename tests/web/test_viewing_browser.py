@@ -10,8 +10,11 @@ import pytest
 
 from metaphase.analysis.record import load_result
 from metaphase.analysis.slide import apply_answers
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections
+from metaphase.labels.observers.positions import PositionLog, position_name
 from tests.web.results import (
+    THRESHOLD,
     spread_positions,
     write_probability_map,
     write_registration,
@@ -144,6 +147,8 @@ def test_reject_two_add_one_and_lose_nothing_to_a_killed_server(
     for kind in ("parquet", "geojson", "csv"):
         assert len(read_detections(folder / f"detections.{kind}").table) == counted - 1
     assert done.summary["machine"]["counted"] == counted
+    assert done.likely is not None
+    assert done.likely.answers > 0
 
 
 @pytest.mark.slow
@@ -205,8 +210,10 @@ def test_undo_move_and_a_link_to_a_place(tab: Tab, server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
+def test_layers_threshold_and_list(tab: Tab, server: Server, folder: Path) -> None:
     page = tab.page
+    with PositionLog(folder, WIDTH, HEIGHT) as log:
+        log.record("Ben", position_name(*PLACES[0]), "not")
     page.goto(server.url)
     page.wait_for_selector("#numbers[data-count]")
     low, high = tab.counted(), float(page.get_attribute("#numbers", "data-count"))
@@ -216,6 +223,9 @@ def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
         "high => Number(document.getElementById('numbers').dataset.count) < high", arg=high
     )
     page.click("#reset")
+    assert tab.counted() == low == load_result(folder).machine.counted - 1, (
+        "answers count for who has no name, too"
+    )
     count_is(tab, high)
     for key in "123456":
         box = page.locator("[data-layer]").nth(int(key) - 1)
@@ -226,6 +236,39 @@ def test_layers_threshold_and_list(tab: Tab, server: Server) -> None:
     assert page.inner_text("#list tbody td") == HOSTILE
     page.click("[data-sort=count]")
     assert page.get_attribute("#list th:nth-child(2)", "aria-sort") == "descending"
+
+
+@pytest.mark.slow
+def test_count_interval_and_score_on_the_page_and_the_list_by_the_width_of_intervals(
+    tab: Tab, tmp_path: Path
+) -> None:
+    page, side = tab.page, 1024
+    slide = write_sparse_slide(tmp_path / "small.tif", side, side, spread_positions(12, side, side))
+    plain = CountConfig(threshold=THRESHOLD)
+    for name, number, settings in (("a", 2, {}), ("b", 12, {}), ("c", 6, {"counting": plain}), ("d", 6, {})):
+        positions = spread_positions(number, side, side)
+        write_result(tmp_path / "results" / name, slide, side, side, positions, name, lowest=0.3, **settings)
+    server = Server(tmp_path / "results", code=VIEW)
+    try:
+        begin(tab, server.url)
+        record = load_result(tmp_path / "results" / "a").record
+        assert page.inner_text("#count") == record.text
+        assert page.inner_text("#interval") == f"true figures: {record.interval_text}"
+        assert page.inner_text("#score") == record.score.text
+        assert page.inner_text("#rule") == record.score.rule
+        page.click("[data-sort=width]")
+        rows = [load_result(tmp_path / "results" / name).record for name in "abd"]
+        widths = {one.name: one.likely.interval[1] - one.likely.interval[0] for one in rows}
+        shown = page.locator("#list tbody td:first-child").all_inner_texts()
+        assert [widths[name] for name in shown[:3]] == sorted(widths.values(), reverse=True)
+        assert shown[3] == "c", "it has no interval"
+        page.click("#list tbody tr:last-child")
+        page.wait_for_function(
+            "() => document.getElementById('interval').textContent.startsWith('no interval')"
+        )
+        assert page.inner_text("#list tbody tr:last-child td:nth-child(3)") == "–"
+    finally:
+        server.end()
 
 
 SHADE = """() => {

@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import InnerShare, PositiveShare, settings
+from metaphase.counting.likely import LISTED_FROM
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig, Theta
 from metaphase.detections.files import known_formats
@@ -50,7 +51,7 @@ class DetectionConfig:
     formats: tuple[str, ...] = ()
     """Also write: {names_of_formats}; QuPath's GeoJSON is always there."""
     site: SiteProfile | None = None
-    """What is known of the laboratory the slides come from; gives calibrated counts."""
+    """What is known of the laboratory the slides come from; narrows the interval."""
     counting: CountConfig = field(default_factory=CountConfig)
     """Hotspot and uncertainty; threshold and thetas are those of the operating point."""
 
@@ -91,7 +92,9 @@ class DetectionConfig:
                 next_step="give a floor below it (--set floor=...)"
                 + (", without --paper" if self.paper else ""),
             )
-        return used if self.site is None else self.site.rated(used)
+        if floor > LISTED_FROM:  # how the model errs is known of all that it lists
+            used = replace(used, count=used.count.model_copy(update={"prior": None}))
+        return used
 
     def peaks(self, detector: Detector) -> PeakConfig:
         """What becomes a detection."""

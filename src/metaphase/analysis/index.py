@@ -7,6 +7,7 @@ for: slides of another model or other settings, and those that no command asks f
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from metaphase.counting.clinical import COLUMNS, counts_row
 from metaphase.detections.files import joined, result_folders, write_detections
 from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
 from metaphase.labels.observers.positions import ANSWERS
-from metaphase.reports.cohort import ROWS, read_rows, write_cohort_index, write_rows
+from metaphase.reports.cohort import ROWS, methods_text, read_rows, write_cohort_index, write_rows
 from metaphase.version import __version__
 
 INDEX, COUNTS, ASKED = "index.html", "counts.csv", "cohort.json"
@@ -38,8 +39,11 @@ EARLIER = "earlier results"
 """What asks for slides that were there before anybody said what is asked for."""
 REMOVED = "removed"
 """Folder for results that a command has pruned."""
-COUNTED = COLUMNS[: COLUMNS.index("area_mm2") + 1]
-"""First columns of `counts.csv`."""
+DIGITS = 4
+"""Of the measures in `counts.csv`; `summary.json` has all."""
+WHOLE = ("likely", "likely_low", "likely_high")
+"""Whole numbers of which some may be missing."""
+PIXELS = ("hotspot_x", "hotspot_y", "hotspot_radius_px")
 OTHERWISE = "searched or counted by another model or with other settings"
 NOT_ASKED = "no longer asked for"
 PRUNE = "run all slides with the same settings, use one folder per setting, or give --prune"
@@ -133,7 +137,7 @@ def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
         if prune and cohort.apart:
             pruned = tuple(_prune(output, row["folder"]) for row in cohort.apart)
             cohort = replace(cohort, apart=(), pruned=pruned)
-        by_code, kinds = _words(output, cohort.rows)
+        by_code, methods = _words(output, cohort.rows)
         write_table(output / COUNTS, _counts(cohort.rows))
         tables = {}
         for file in (DETECTIONS, CANDIDATES):
@@ -146,7 +150,7 @@ def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
                     (output / file).unlink(missing_ok=True)
         said = {"version": [__version__, SCHEMA], "tables": tables, "apart": cohort.apart}
         write_rows(output / ROWS, said, cohort.rows)
-        write_cohort_index(output / INDEX, cohort.rows, cohort.apart, cohort.failed, by_code, kinds)
+        write_cohort_index(output / INDEX, cohort.rows, cohort.apart, cohort.failed, by_code, methods)
     return cohort
 
 
@@ -209,8 +213,8 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
     """A slide's row in the index; `counts.csv` has its part up to `report`."""
     record, folder = result.record, result.folder.name
     row, plain = counts_row(result.name, record), result.summary
-    return {name: row[name] for name in COUNTED} | {
-        "counted_mm2": plain["counted_mm2"],
+    known = {name: None if row[name] != row[name] else row[name] for name in COLUMNS}  # no NaN in JSON
+    return known | {
         "detections": record.detections,
         "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
         "model": record.operating_points.model,
@@ -226,24 +230,35 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
 def _counts(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The counts in force of slides, a row each, and where their reports lie."""
     table = [{**row, "warnings": len(row["warnings"])} for row in rows]
-    columns = [*COUNTED, "counted_mm2", "detections", "warnings", "model", "report"]
-    return pd.DataFrame(table, columns=columns)
+    columns = [*COLUMNS, "detections", "warnings", "model", "report"]
+    brief = [{name: _brief(name, row[name]) for name in columns} for row in table]
+    return pd.DataFrame(brief, columns=columns).astype(dict.fromkeys(WHOLE, "Int64"))
 
 
-def _words(
-    output: Path, rows: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, ResultWarning], dict[str, tuple[str, str]]]:
-    """What the first slide with each warning says of it, and what each kind of count means."""
-    by_code, kinds = dict[str, ResultWarning](), dict[str, tuple[str, str]]()
+def _brief(name: str, value: Any) -> Any:
+    """A value for reading: measures to four significant digits, positions to a tenth of a pixel.
+
+    A threshold stays as it is: by it, `evaluate` tells which rows are meant.
+    """
+    if name == "threshold" or not isinstance(value, float) or not math.isfinite(value):
+        return value
+    return round(value, 1) if name in PIXELS else float(f"{value:.{DIGITS}g}")
+
+
+def _words(output: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, ResultWarning], str]:
+    """What the first slide with each warning says of it, and how the first of all, and so the others, was
+    counted."""
+    by_code, methods = dict[str, ResultWarning](), ""
+    reviewed = sum(row["kind"] == "reviewed" for row in rows)
     for row in rows:
         new = [code for code in row["warnings"] if code not in by_code]
-        if new or row["kind"] not in kinds:
+        if new or not methods:
             with suppress(MetaphaseError):  # somebody works on it just now
-                record = load_result(output / row["folder"]).record
-                said = {one.code: one for one in record.warnings}
+                result = load_result(output / row["folder"])
+                said = {one.code: one for one in result.warnings}
                 by_code |= {code: said[code] for code in new if code in said}
-                kinds.setdefault(row["kind"], (record.kind_text, record.interval_note))
-    return by_code, kinds
+                methods = methods or methods_text(result.record, result.points, reviewed, len(rows))
+    return by_code, methods
 
 
 def _setting(points: Mapping[str, Any]) -> str:

@@ -34,8 +34,7 @@ from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of
 from metaphase.base.tables import named, read_table, require_columns
 from metaphase.base.typed import Kind, Number, Stored, read_typed
-from metaphase.counting.calibration import AtypicalShare
-from metaphase.counting.clinical import Count, SlideCount
+from metaphase.counting.clinical import AtypicalShare, Count, Likely, SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile, save_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import known_formats, result_folders
@@ -46,7 +45,7 @@ from metaphase.labels.observers.positions import Share
 from metaphase.reports.pages import jpeg_uris, render
 from metaphase.slides.opening import SlideSource, is_slide_there
 
-SCHEMA = 3
+SCHEMA = 4
 """Of summary.json: raised when its keys change their meaning."""
 SEARCH, SETTINGS, SITE, REVIEWED, COUNT = (
     "search.parquet", "settings.json", "site.json", "reviewed.parquet", "count.json",
@@ -271,19 +270,19 @@ class SlideResult:
         return self.record.beneath
 
     @property
-    def count(self) -> float:
-        """The mitotic count in force."""
+    def count(self) -> int:
+        """Mitotic figures in the densest circle."""
         return self.record.count
 
     @property
-    def interval(self) -> tuple[float | None, float | None]:
-        """Where the count may lie; what that means, `in_force` tells."""
-        return self.record.count_interval or (None, None)
+    def likely(self) -> Likely | None:
+        """How many true figures that circle holds, with its 95 % interval."""
+        return self.record.likely
 
     @property
-    def grade(self) -> str:
-        """The mitotic grade as it may be shown: one, a range, or `withheld`."""
-        return self.record.grade_shown.text
+    def score(self) -> str:
+        """The mitotic score: one, a range, or `withheld`."""
+        return self.record.score.text
 
     @property
     def warnings(self) -> ResultWarnings:

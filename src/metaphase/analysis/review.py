@@ -95,15 +95,18 @@ def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
 def count_with(
     result: SlideResult, given: Sequence[Given], config: CountConfig | None = None
 ) -> tuple[Reviewed, SlideCount]:
-    """Detections and count of a slide with answers, whether they are in force or not.
-
-    At another threshold, and without draws, no profile holds.
-    """
+    """Detections and count of a slide with answers, whether they are in force or not."""
     reviewed, config = reviewed_result(result, given), config or result.counting
     reviewed.table.attrs[OPERATING_POINTS] = Remark(result.stated)
-    holds = config.draws > 0 and config.threshold == result.counting.threshold
-    site = result.site.calibration(result.name) if holds and result.site is not None else None
-    count = count_slide(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config, site=site)
+    site = None if result.site is None else result.site.knowledge(result.name)
+    count = count_slide(
+        reviewed.table,
+        mpp=result.mpp,
+        tissue=result.tissue,
+        config=config,
+        site=site,
+        listed=result.record.detection_threshold,
+    )
     return reviewed, reviewed_count(count, result.machine)
 
 

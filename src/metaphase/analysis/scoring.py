@@ -17,7 +17,7 @@ from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, counts_table
 from metaphase.counting.sites import SiteProfile, load_profile
-from metaphase.counting.specimen import CountConfig, at_point
+from metaphase.counting.specimen import CountConfig, at_point, stated_share
 from metaphase.detections.files import detection_files, joined, read_detections, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.detections.table import (
@@ -49,15 +49,20 @@ class CountedCase:
     area_mm2: float | None
     warnings: ResultWarnings = ()
     """What the files of its points held that became no point."""
+    listed: float | None = None
+    """Probability from which on they are listed, where the files state one."""
+    kept_from: float = 0.0
+    """Probability from which on they are all there, as far as the files state it."""
 
 
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
     """The operating point to count at: that of a card which is given, else that which results of `metaphase
     detect` carry, else the paper's floor. Tables that say what was counted, and not where, are refused."""
-    if card is not None:
-        point = load_points(card).count
-        return point.model_copy(update={"source": f"of {card.name}: {point.source}".rstrip(": ")})
     tables = [table for path in files for file in _files_of(path) for table in detection_files(file)]
+    if card is not None:
+        point, whole = load_points(card).count, all(table.name == CANDIDATES for table in tables)
+        source = f"of {card.name}: {point.source}".rstrip(": ")
+        return point.model_copy(update={"source": source, "prior": point.prior if whole else None})
     stated = stated_point(tables, "count")
     if stated is None:
         _refuse_counted(tables)
@@ -165,7 +170,16 @@ def read_cases(
         slide,
         area_mm2,
         [path if path.is_dir() else path.parent for path in detections],
+        _stated([file for path in detections for file in _files_of(path)]),
     )
+
+
+def _stated(files: Sequence[Path]) -> dict[str, Any]:
+    """From where on files say that they list detections, and have all of them."""
+    stated = [stated_with(table) for file in files for table in detection_files(file)]
+    lists = {stated_share(one, "mitoses", "delta") for one in stated}
+    kept = (stated_share(one, "search", "floor") or 0.0 for one in stated)
+    return {"listed": lists.pop() if len(lists) == 1 else None, "kept_from": max(kept, default=0.0)}
 
 
 def _mitoses(points: DetectionSet) -> DetectionSet:
@@ -193,6 +207,7 @@ def _lined_up(
     slide: Path | None,
     area_mm2: float | None,
     folders: Sequence[Path],
+    stated: dict[str, Any],
 ) -> list[CountedCase]:
     rows = {str(row["case"]): row for row in cohort.manifest.to_dict(orient="records")}
     parts = dict(iter(points.table.groupby("slide", sort=False)))
@@ -200,7 +215,7 @@ def _lined_up(
     for name in points.slides:
         row = rows[name]
         seen = slide or (Path(str(row["he"])) if row["he"] else None)
-        stated = float(row["area_mm2"]) if area_mm2 is None else area_mm2
+        area = float(row["area_mm2"]) if area_mm2 is None else area_mm2
         cases.append(
             CountedCase(
                 name=name,
@@ -208,8 +223,9 @@ def _lined_up(
                 mpp=float(row["mpp"]),
                 slide=seen if seen is not None and is_slide_there(seen) else None,
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
-                area_mm2=None if math.isnan(stated) else stated,
+                area_mm2=None if math.isnan(area) else area,
                 warnings=points.warnings,
+                **stated,
             )
         )
     return cases
@@ -233,13 +249,14 @@ def count_cohort(
 ) -> Batch[list[SlideCount]]:
     """Counts of every case at every operating point; a case that fails is recorded and the others go on.
 
-    With `tissue`, that of slides at hand is found first. A `site` gives calibrated counts beside them.
+    With `tissue`, that of slides at hand is found first. A `site` narrows the intervals.
     """
     settings = [at_point(config or CountConfig(), point.model_dump()) for point in points]
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         about: dict[str, Any] = {"mpp": case.mpp, "tissue": _mask_of(case) if tissue else None}
-        about |= {"area_mm2": case.area_mm2, "site": None if site is None else site.calibration(case.name)}
+        about |= {"area_mm2": case.area_mm2, "site": None if site is None else site.knowledge(case.name)}
+        about |= {"listed": case.listed, "kept_from": case.kept_from}
         counts = [count_slide(case.points, **about, config=one) for one in settings]
         return [
             count.model_copy(update={"warnings": unique((*count.warnings, *case.warnings))})

@@ -72,15 +72,13 @@ from metaphase.base.stages import (
     stage_states,
 )
 from metaphase.base.tables import Remark, read_table, write_table
-from metaphase.counting.calibration import atypical_share
-from metaphase.counting.clinical import SlideCount, count_slide, slide_density
+from metaphase.counting.clinical import SlideCount, atypical_share, count_slide, slide_density
 from metaphase.counting.sites import SiteProfile
-from metaphase.counting.specimen import CountConfig, specimen
+from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import StatedPoints
 from metaphase.detections.table import (
-    CHANCE,
     COUNTED,
     DETECTIONS,
     LISTED,
@@ -161,8 +159,6 @@ class SearchedSlide:
             name=self.name,
             points=points,
             formats=tuple(sorted(asked.formats)),
-            site=self.site,
-            counting=None if self.site is None else asked.counting,
         )
         report = self.report(name=self.name, points=points, card=asked.card)
         stages = [
@@ -206,7 +202,7 @@ class SearchedSlide:
         return {"shares": [asdict(share) for share in reviewed.shares]}
 
     @stage(
-        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=5, sealed=True
+        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=6, sealed=True
     )
     def count(
         self, _report: Report, *, config: CountConfig, site: SiteProfile | None, listed: float
@@ -215,11 +211,11 @@ class SearchedSlide:
 
         def found(table: pd.DataFrame) -> SlideFindings:
             mitoses, mpp = table[table["label"] == MITOSIS], self._facts["mpp"]
-            count = count_slide(table, mpp=mpp, tissue=self._tissue, config=config, site=calibration)
+            count = count_slide(table, mpp=mpp, tissue=self._tissue, config=config, site=known, listed=listed)
             number = int((mitoses["probability"] >= listed).sum())
             return SlideFindings(**dict(count), detections=number, atypical=atypical_share(mitoses, listed))
 
-        calibration = None if site is None else site.calibration(self.name)
+        known = None if site is None else site.knowledge(self.name)
         machine = found(self._own(read_search(self.folder)))
         shares = tuple(Share(**share) for share in kept_facts(self.folder, "review")["shares"])
         counted = CountedSlide(**dict(machine))
@@ -230,8 +226,8 @@ class SearchedSlide:
         return {"count": counted.count, "grade": counted.grade}
 
     @stage(
-        "export", "files for other programs", reads=("search", "review"), writes=(CANDIDATES, DETECTIONS),
-        schema=4,
+        "export", "files for other programs", reads=("search", "review", "count"),
+        writes=(CANDIDATES, DETECTIONS), schema=5,
     )  # fmt: skip
     def export(
         self,
@@ -240,21 +236,18 @@ class SearchedSlide:
         name: str,
         points: Mapping[str, Any],
         formats: tuple[str, ...],
-        site: SiteProfile | None,
-        counting: CountConfig | None,
     ) -> Facts:
-        """The tables, and the formats asked for; with a profile, what decides the chance of a mitosis."""
+        """The tables, and the formats asked for."""
         table, facts = self._table(), self._facts
         mitosis, deltas = table["label"] == MITOSIS, [points[one]["delta"] for one in ("mitoses", "count")]
         for column, delta in zip((LISTED, COUNTED), deltas, strict=True):
             table[column] = mitosis & (table["probability"] >= delta)
-        if site is not None and counting is not None:
-            slide = specimen(table, facts["mpp"], self._tissue, None, counting)
-            table[CHANCE] = site.calibration(name).chance(slide)
         listed = table[mitosis & (table["probability"] >= min(deltas))].reset_index(drop=True)
-        listed.attrs = table.attrs
+        search = {**points.get("search", {}), "floor": min(deltas)}  # no more of it is in these
+        listed.attrs = {**table.attrs, OPERATING_POINTS: Remark({**points, "search": search})}
         write_table(self.folder / CANDIDATES, table)
         write_table(self.folder / DETECTIONS, listed)
+        circle = self._counted().hotspot
         for form in self._formats:
             write_detections(
                 DetectionSet(listed, (name,), name),
@@ -263,6 +256,7 @@ class SearchedSlide:
                 mpp=facts["mpp"],
                 sizes={name: (facts["width"], facts["height"])},
                 sources={name: self.source.path},
+                hotspots={name: (circle.x, circle.y, circle.radius_px)} if circle.count else {},
             )
         return {"detections": len(listed), "candidates": len(table)}
 

@@ -41,7 +41,7 @@ from metaphase.base.foreign import parsing, read_bytes
 Settings = TypeVar("Settings")
 MOST_DOTS = 1000
 """More of them in a line are no settings, and would keep the parser busy for hours."""
-CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+CHECKED = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

@@ -180,8 +180,8 @@ def point_line(point: Mapping[str, Any]) -> str:
     return f"threshold {point['delta']:.6g}{thetas} ({point.get('source') or 'of the card'})"
 
 
-COUNT_COLUMNS = ("count", "range", "kind", "grade")
-"""Of a table of counts: that in force, its interval, its kind, and the grade."""
+COUNT_COLUMNS = ("count", "true figures", "kind", "score")
+"""Of a table of counts: figures found, the interval of the true ones, who found them, and the score."""
 
 
 def plain_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
@@ -208,16 +208,21 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
+DIFFERENT_BASES = "what each interval rests on differs: see the slide's report"
+
+
 def count_cells(count: SlideCount) -> list[str]:
     """The cells of `COUNT_COLUMNS`."""
-    return [count.text, count.interval_text or "-", count.kind, count.grade_shown.text]
+    return [count.text, count.interval_text or "-", count.kind, count.score.text]
 
 
 def explain_counts(counts: Iterable[Count]) -> None:
-    """A line for each kind of count, and what its interval means."""
-    kinds = {one.kind: one for one in reversed(list(counts))}
-    for kind in [one for one in kinds.values() if one.count_interval]:
-        say(f"{kind.kind_text}; {kind.interval_note}")
+    """A line for each kind of count, and what its interval rests on, where that is one thing."""
+    notes: dict[str, set[str]] = {}
+    for one in counts:
+        notes.setdefault(one.kind_text, set()).add(one.interval_note)
+    for kind, said in notes.items():
+        say(f"{kind}; {said.pop() if len(said) == 1 else DIFFERENT_BASES}")
 
 
 def print_json(value: Any) -> None:

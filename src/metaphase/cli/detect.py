@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     formats="--format",
 )
 @takes("networks.engine.settings.EngineConfig", "device")
+@takes("counting.specimen.CountConfig", others=(), field_diameter_mm="--field-diameter")
 def detect(
     output: console.Folder,
     slides: console.Slides = [],  # noqa: B006 -- as typer wants it
@@ -48,7 +49,7 @@ def detect(
     status: bool = False,
     as_json: console.Json = False,
 ) -> None:
-    """Find the mitoses of slides: detections, the count in the 2 mm2 hotspot, grade, and a report to open.
+    """Find the mitoses of slides: detections, the count in the densest 2 mm2, and a report to open.
 
     Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
     theta or format costs seconds. Several commands may share one folder: each slide is done by one of them,
@@ -69,13 +70,15 @@ def detect(
     from metaphase.base.sharing.batch import shard_of
     from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
+    from metaphase.counting.specimen import CountConfig
     from metaphase.networks.detector import ReadyDetector, gpu_count, load_detector
     from metaphase.networks.engine.settings import EngineConfig
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
     named_so, slides = slides, console.chosen_slides(slides)
-    config = given(DetectionConfig, site=None if site is None else load_profile(site))
+    profile = None if site is None else load_profile(site)
+    config = given(DetectionConfig, site=profile, counting=given(CountConfig))
     if manifest is None:
         chosen = list(named_slides(slides, mpp=mpp, tissue=tissue).values())
     else:
@@ -132,14 +135,19 @@ def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[st
     if not outcomes:
         return lines
     counts = [one.in_force for one in outcomes]
-    stated, shown = outcomes[0].record.operating_points, outcomes[0].grade
+    stated, shown = outcomes[0].record.operating_points, outcomes[0].record.score
     values = [one.count for one in counts]
     low, high, middle = map(count_text, (min(values), max(values), statistics.median(values)))
     every = f"Counts are {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
-    lines += [every if len(counts) > 1 else f"Mitotic count: {counts[0]}. Grade: {shown}."]
-    mixed = "Their kinds differ (column kind of the table); each report says what its interval means."
-    lines += [mixed if len({one.kind for one in counts}) > 1 else sentence(counts[0].interval_note)]
-    used = f"calibrated ({stated.site})" if stated.site else "not calibrated: see `metaphase calibrate`"
+    lines += [
+        every
+        if len(counts) > 1
+        else f"Mitotic count: {counts[0]}. Mitotic score: {shown.text} ({shown.rule})."
+    ]
+    mixed = "Kinds of the counts or what their intervals rest on differ: each report says it."
+    bases = {(one.kind, one.interval_note) for one in counts}
+    lines += [mixed if len(bases) > 1 else sentence(counts[0].interval_note)]
+    used = f"calibrated ({stated.site})" if stated.site else "not calibrated for this laboratory"
     listed, counted = (f"{point.delta:.3g}" for point in (stated.mitoses, stated.count))
     lines += [f"Model {stated.model}, {used}. Thresholds: {listed} to list, {counted} to count."]
     return [*lines, f"Report: {output / INDEX}. Table of counts: {output / COUNTS}."]
@@ -263,7 +271,7 @@ Thresholds = Annotated[
 ]
 
 
-@takes("counting.specimen.CountConfig", others=("draws", "confidence", "percentile", "seed"))
+@takes("counting.specimen.CountConfig", others=("percentile", "seed"), field_diameter_mm="--field-diameter")
 @takes("analysis.config.DetectionConfig", others=("theta1", "theta2"))
 def score(
     detections: Files,
@@ -278,7 +286,7 @@ def score(
     site: console.Site = None,
     as_json: console.Json = False,
 ) -> None:
-    """Mitotic count in the 2 mm2 hotspot, grade and proliferation score of slides, with their uncertainty.
+    """Mitotic count in the densest 2 mm2, its interval, mitotic score and proliferation score of slides.
 
     Parameters:
         slide: The slide itself: its um/px and tissue.
@@ -323,12 +331,12 @@ def score(
 
 
 def _counts_table(counts: Sequence[tuple[str, SlideCount]]) -> Table:
-    """Short enough for a narrow terminal; `most` is the busiest circle's number, at x, y."""
+    """Short enough for a narrow terminal; the hotspot's middle is at x, y."""
     several = len({one.config.threshold for _, one in counts}) > 1
-    columns = ("counted", *console.COUNT_COLUMNS, "hotspot", "at x, y")
+    columns = ("counted", *console.COUNT_COLUMNS, "at x, y")
     rows = []
     for name, one in counts:
         threshold = [f"{one.config.threshold:g}"] if several else []
-        where = f"{one.hotspot.x:.0f}, {one.hotspot.y:.0f}" if one.maximum else "-"
-        rows.append([name, *threshold, one.counted, *console.count_cells(one), one.maximum, where])
+        where = f"{one.hotspot.x:.0f}, {one.hotspot.y:.0f}" if one.hotspot.count else "-"
+        rows.append([name, *threshold, one.counted, *console.count_cells(one), where])
     return console.rows_table(["slide", *(["threshold"] if several else []), *columns], rows)

@@ -154,17 +154,14 @@ def draw(
     ],
     output: console.Folder,
 ) -> None:
-    """Draw what to answer: detections of all probabilities, and squares of tissue, to see what is missed."""
+    """Draw what to answer: detections of all probabilities, inside the hotspots and elsewhere."""
     from metaphase.counting.sites import SampleConfig
-    from metaphase.learn.calibration import DETECTIONS, SQUARES, draw_sample
+    from metaphase.learn.calibration import DETECTIONS, draw_sample
 
-    config = given(SampleConfig)
-    drawn = draw_sample(results, output, config)
-    often = f" ({config.squares} draws, some of the same square)" if drawn.squares < config.squares else ""
-    projects = [DETECTIONS, SQUARES] if drawn.squares else [DETECTIONS]
+    drawn = draw_sample(results, output, given(SampleConfig))
     lines = [
-        f"slides: {drawn.slides}, detections: {drawn.detections}, squares: {drawn.squares}{often}. Answer:",
-        *(f"  metaphase label serve {output / project}" for project in projects),
+        f"slides: {drawn.slides}, detections: {drawn.detections}. Answer:",
+        f"  metaphase label serve {output / DETECTIONS}",
         f"then: metaphase calibrate fit {output} -o site.json",
     ]
     for line in lines:
@@ -172,7 +169,7 @@ def draw(
 
 
 @calibrate.command()
-@takes("counting.populations.ReviewerError")
+@takes("counting.likely.ObserverError")
 def fit(
     calibration: Path,
     output: console.Output,
@@ -184,17 +181,17 @@ def fit(
     Parameters:
         calibration: Folder that `metaphase calibrate draw` made.
         output: The laboratory's profile to write, JSON.
-        answers: A CSV with item, answer (and observer) instead of the two projects.
+        answers: A CSV with item, answer (and observer) instead of the project.
     """
-    from metaphase.counting.populations import ReviewerError
+    from metaphase.counting.likely import ObserverError
     from metaphase.counting.sites import save_profile
     from metaphase.learn.calibration import fit_profile
 
-    profile = fit_profile(calibration, answers=answers, reviewer=given(ReviewerError))
+    profile = fit_profile(calibration, answers=answers, error=given(ObserverError))
     save_profile(output, profile)
     console.answer(
         as_json,
-        profile.model_dump(mode="json", exclude={"draws", "design"}),
+        profile.model_dump(mode="json", exclude={"shapes", "answered", "design"}),
         _profile_table(profile),
         f"{profile.described()}, model {profile.model}",
         f"metaphase detect SLIDE... -o DIR --site {output}",
@@ -202,13 +199,12 @@ def fit(
 
 
 def _profile_table(profile: SiteProfile) -> Table:
-    rows = []
-    for point, delta in profile.deltas.items():
-        for name in ("precision", "recall", "false_per_mm2"):
-            if name in profile.at[point]:
-                text = name.replace("false_per_mm2", "false positives per mm2")
-                rows.append((f"{text} at the threshold for {point} ({delta:.4g})", profile.at[point][name]))
-    rows += [("recall at any probability", profile.found), ("mitoses per mm2", profile.mitoses_per_mm2)]
+    rows: list[tuple[str, object]] = [
+        (f"precision at the threshold for {point} ({profile.deltas[point]:.4g})", value)
+        for point, value in profile.precision.items()
+    ]
+    asked, right = profile.sure
+    rows.append((f"mitotic figures among the {asked} sure detections (0.8 and more) answered", right))
     return console.rows_table(("of the laboratory's slides", "value [95 %]"), rows)
 
 

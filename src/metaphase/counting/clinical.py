@@ -1,25 +1,30 @@
-"""The clinical number of a slide: the count in force and those beneath it, evidence and warnings."""
+"""The clinical number of a slide: figures in the densest circle, how many are true, scores and warnings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from pydantic import computed_field
+from scipy.spatial import cKDTree
 
+from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.typed import Number, Stored
-from metaphase.counting.calibration import (
-    CalibratedCount,
-    SiteCalibration,
-    estimate_uncertainty,
-    threshold_range,
-)
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
+from metaphase.counting.likely import (
+    LISTED_FROM,
+    ObserverError,
+    draw_figures,
+    log_odds,
+    slide_likelihood,
+    slide_prior,
+    tally,
+)
 from metaphase.counting.specimen import (
     CountConfig,
     DensityMap,
@@ -28,23 +33,21 @@ from metaphase.counting.specimen import (
     heterogeneity,
     specimen,
     stated_config,
+    stated_floor,
     tissue_in_circle,
 )
-from metaphase.detections.table import OPERATING_POINTS
+from metaphase.detections.table import ATYPICAL
 from metaphase.images.tissue.finding import TissueMask
 
-# ---- what a reader of a score should know before relying on it ----
+# ---- what a reader of a count should know before relying on it ----
 
 MOST_OFF_TISSUE = 0.05
 LEAST_HOTSPOT_TISSUE = 0.5
-LEAST_TRUE_SHARE = 0.5
-"""A count of which false positives may be a larger share is doubted."""
-CERTAIN = 1.0
 MORE_TISSUE = "use a slide with more tumour if there is one; the count is not scaled up to 2 mm2"
 
 
-def warnings(slide: Specimen, hotspot: Hotspot, draws: int, is_own: bool = False) -> ResultWarnings:
-    """Warnings about a slide's score, most serious first; what `is_own` was not cut by others."""
+def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
+    """Warnings about a slide's count, most serious first."""
     config, found = slide.config, []
     if slide.is_small:
         text = (
@@ -69,130 +72,206 @@ def warnings(slide: Specimen, hotspot: Hotspot, draws: int, is_own: bool = False
     if empty and hotspot.count and not slide.is_small:
         text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
         found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
-    lowest, _ = threshold_range(config)
-    probability = slide.machine[np.isfinite(slide.machine)]
-    drawn = config.draws and lowest != config.threshold and len(probability) and not is_own
-    if drawn and probability.min() != CERTAIN and not (probability < config.threshold).any():
-        text = (
-            f"no detection is below the threshold of {config.threshold:.3g}: the counting range does not "
-            f"show what a slightly lower threshold ({lowest:.2f}) would add"
-        )
-        advice = "give the detections below the threshold, too"
-        found.append(ResultWarning("cut-at-threshold", text, advice))
-    if draws < config.draws:
-        text = f"with so many detections the uncertainty rests on {draws} draws, not {config.draws}"
-        found.append(ResultWarning("fewer-draws", text))
     return tuple(found)
 
 
-# ---- the grade, where it is earned ----
+# ---- how many of the figures are true ----
+
+SURE, FEWEST_SURE, LEAST_RIGHT = 0.8, 10, 0.3
+"""Where fewer than the last share of at least so many answers about sure detections are yes, nothing fits."""
+SAME_PX = 0.5
+"""An answer is about the detection that is no farther away than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownGrade:
-    """The grade as it may be shown: one, a range, or none."""
+class Likely(Stored):
+    """How many true mitotic figures the drawn circle holds: what observers would call such."""
 
-    __pydantic_config__: ClassVar = {"strict": True, "allow_inf_nan": False, "use_attribute_docstrings": True}
+    figures: int
+    """Median."""
+    interval: tuple[int, int]
+    """95 % interval."""
+    unmarked: Number
+    """Of them, those expected without a mark."""
+    answers: int
+    """Answers about detections in the circle."""
+    site_answers: int
+    """Answers about detections of the laboratory."""
 
+
+@dataclass(frozen=True, eq=False)
+class SiteKnowledge:
+    """What a laboratory's profile says to the count of one of its slides."""
+
+    answers: int
+    """How many it rests on."""
+    shapes: tuple[Floats, ...]
+    """Log-likelihoods by shape of the laboratory's other slides; see `counting.likely`."""
+    error: ObserverError
+    sure: tuple[int, int]
+    """Answers about sure detections, and how many of them are yes."""
+    own_answers: Floats
+    """(n, 3): x and y of detections of this very slide that were asked about, and the answers."""
+
+
+def in_circle(slide: Specimen, hotspot: Hotspot) -> Mask:
+    """Which detections count to the circle: on a small slide all of them."""
+    if slide.is_small:
+        return np.ones(len(slide.positions), bool)
+    away = np.hypot(*(slide.positions - (hotspot.x, hotspot.y)).T)
+    return np.asarray(away <= hotspot.radius_px * (1 + 1e-9))
+
+
+def answers_about(slide: Specimen, site: SiteKnowledge | None) -> Floats:
+    """What people said of each detection: on the slide, and where the laboratory was calibrated with it."""
+    answer = slide.answer.copy()
+    if site is not None and len(site.own_answers) and len(answer):
+        away, nearest = cKDTree(slide.positions).query(site.own_answers[:, :2])
+        known = (away <= SAME_PX) & np.isin(site.own_answers[:, 2], (0.0, 1.0))
+        ours = nearest[known]
+        answer[ours] = np.where(np.isnan(answer[ours]), site.own_answers[known, 2], answer[ours])
+    return answer
+
+
+def likely_figures(
+    slide: Specimen, hotspot: Hotspot, site: SiteKnowledge | None = None, kept_from: float = 0.0
+) -> Likely | str:
+    """How many true figures the circle holds, or why that is not said."""
+    prior = slide.config.prior
+    if kept_from > LISTED_FROM:
+        return f"detections below {kept_from:g} were not kept"
+    if prior is None:
+        return "nothing is known of how this model errs in other laboratories"
+    answer, inside = answers_about(slide, site), in_circle(slide, hotspot)
+    listed = np.isfinite(slide.machine)
+    sure = listed & (slide.machine >= SURE) & np.isfinite(answer)
+    asked, right = (0, 0) if site is None else site.sure
+    asked, right = asked + int(sure.sum()), right + int(answer[sure].sum())
+    if asked >= FEWEST_SURE and right < LEAST_RIGHT * asked:
+        return (
+            f"of {asked} sure detections that people looked at, {right} are mitotic figures: the model does "
+            "not fit"
+        )
+    odds = log_odds(slide.machine)
+    area_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
+    added = int((inside & ~listed & slide.counted).sum())
+    circle = tally(odds[inside & listed], answer[inside & listed], max(area_mm2, 1e-3), added)
+    beside = 0.0 if slide.is_small or math.isnan(slide.area_mm2) else slide.area_mm2 - area_mm2
+    rest = tally(odds[~inside & listed], answer[~inside & listed], beside)
+    error = ObserverError() if site is None else site.error
+    likelihood = slide_likelihood(circle, rest, prior, error)
+    expected = slide_prior(() if site is None else site.shapes, prior)
+    marked, unmarked = draw_figures(likelihood, expected, circle, prior, error, slide.config.seed)
+    low, middle, high = np.quantile(marked + unmarked, (0.025, 0.5, 0.975), method="nearest")
+    return Likely(
+        figures=int(middle),
+        interval=(int(low), int(high)),
+        unmarked=float(unmarked.mean()),
+        answers=int(np.isfinite(answer[inside]).sum()),
+        site_answers=0 if site is None else site.answers,
+    )
+
+
+# ---- scores ----
+
+NOTTINGHAM = {
+    40: (4, 9), 41: (4, 9), 42: (5, 10), 43: (5, 10), 44: (5, 11), 45: (5, 11), 46: (6, 12), 47: (6, 12),
+    48: (6, 13), 49: (6, 13), 50: (7, 14), 51: (7, 14), 52: (7, 15), 53: (8, 16), 54: (8, 16), 55: (8, 17),
+    56: (8, 17), 57: (9, 18), 58: (9, 19), 59: (9, 19), 60: (10, 20), 61: (10, 21), 62: (11, 22),
+    63: (11, 22), 64: (11, 23), 65: (12, 24), 66: (12, 24), 67: (12, 25), 68: (13, 26), 69: (13, 27),
+}  # fmt: skip
+"""Most mitotic figures in ten high-power fields of scores 1 and 2, by the field's diameter in hundredths of a
+millimetre: NHSBSP Publication 58 (2005), Pathology reporting of breast disease, and the CAP protocol."""
+FIELDS = 10
+
+
+class MitoticScore(Stored):
+    """A score from 1 to 3 by one rule, or a range where the interval spans several."""
+
+    rule: str
+    """By which thresholds."""
+    most: tuple[float, float]
+    """Most figures of scores 1 and 2, in the counted area."""
+    found: int
+    """Score of the figures found."""
     low: int
-    """Lowest grade that is possible."""
+    """Lowest score that the interval allows."""
     high: int
-    """Highest grade that is possible."""
-    withheld: bool
-    """Whether no grade is shown."""
-    text: str
-    """The grade as it is shown: `2 (87 %)`, `1 to 2`, `withheld`."""
-    reasons: tuple[str, ...]
-    """Why it is not a single grade."""
+    """Highest score that the interval allows."""
 
     @property
-    def warning(self) -> ResultWarning | None:
-        """The same as a warning; None where one grade is given."""
-        if not self.reasons:
-            return None
-        what = "no grade is given" if self.withheld else f"the grade is given as {self.text}"
-        advice = TUNE_THETAS if self.withheld else ""
-        return ResultWarning("grade-withheld" if self.withheld else "grade-range",
-                       f"{what} because {', and '.join(self.reasons)}", advice)  # fmt: skip
+    def withheld(self) -> bool:
+        """Whether nothing is known: every score is possible."""
+        return self.high - self.low == 2
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def text(self) -> str:
+        """For reading: `2`, `1 to 2`, `withheld`."""
+        if self.withheld:
+            return "withheld"
+        return f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
 
 
-TUNE_THETAS = "tune both (`metaphase evaluate tune count`), or give your own theta1 and theta2 (--set)"
+def field_mm2(diameter_mm: float) -> float:
+    """Area of a high-power field."""
+    return math.pi / 4 * diameter_mm**2
 
 
-def shown_grade(
-    slide: Specimen,
-    count: float,
-    false: float,
-    chances: tuple[float, float, float],
-    calibrated: CalibratedCount | None = None,
-) -> ShownGrade:
-    """The grade of a count, of which so many may be `false`: one where nothing known can change it.
+def mitotic_scores(
+    config: CountConfig, count: int, likely: Likely | None, counted_mm2: float
+) -> tuple[MitoticScore, ...]:
+    """The scores of a count by each rule, that in force first: thresholds of one's own, then Nottingham's.
 
-    A calibrated count has the grades of its interval. Thetas that were not tuned for the model give none.
+    On less tissue than the rule asks for, there may be as many figures in what is missing.
     """
-    config, reasons = slide.config, []
-    ends = [count, count] if calibrated is None else list(calibrated.count_interval)
-    low, high = (int(config.grade_of(end)) for end in ends)
-    if low != high:
-        reasons.append(f"the calibrated count may lie between {ends[0]:.0f} and {ends[1]:.0f}")
-    elif calibrated is None and (fewer := int(config.grade_of(max(0.0, count - false)))) < low:
-        low = fewer
-        reasons.append(f"about {min(false, count):.1f} of the {count:g} counted may be false")
-    if slide.is_small:
-        wider = int(config.grade_of(ends[1] * config.area_mm2 / slide.area_mm2))
-        high = max(high, wider)
-        reasons.append(f"a grade needs {config.area_mm2:g} mm2 of tissue (there are {slide.area_mm2:.2f})")
-    if not config.thetas_tuned:
-        reasons.insert(0, f"theta1 and theta2 ({config.theta1:g}, {config.theta2:g}) were not tuned for "
-                          "this model and threshold")  # fmt: skip
-        return ShownGrade(low, high, True, "withheld", tuple(reasons))
-    chance = chances[low - 1]
-    sure = f" ({chance:.0%})" if config.draws and math.isfinite(chance) else ""
-    return ShownGrade(low, high, False, f"{low}{sure}" if low == high else f"{low} to {high}", tuple(reasons))
+    ends = (count, count) if likely is None else likely.interval
+    missing = max(1.0, config.area_mm2 / counted_mm2) if counted_mm2 > 0 else math.inf
+
+    def scored(rule: str, most: tuple[float, float]) -> MitoticScore:
+        found, low, high = (
+            1 + sum(number > edge for edge in most) for number in (count, ends[0], ends[1] * missing)
+        )
+        return MitoticScore(rule=rule, most=most, found=found, low=min(found, low), high=max(found, high))
+
+    diameter = config.field_diameter_mm
+    one, two = NOTTINGHAM[round(100 * diameter)]
+    share = config.area_mm2 / (FIELDS * field_mm2(diameter))
+    scores = [scored(f"Nottingham, fields of {diameter:g} mm", (one * share, two * share))]
+    if config.thetas_tuned:
+        scores.insert(0, scored("theta1 and theta2", (config.theta1, config.theta2)))
+    return tuple(scores)
 
 
-# ---- the counts of a slide: which one is in force, and what its interval means ----
+# ---- the count ----
 
-Kind = Literal["reviewed", "calibrated", "model"]
-KINDS: dict[Kind, str] = {
-    "reviewed": "reviewed by people",
-    "calibrated": "calibrated for the laboratory",
-    "model": "by the model alone, not calibrated",
-}
-"""The kinds of a count in words, the best first."""
-COUNTING_RANGE = "counting range"
-"""What an interval is called that knows nothing of the model's own errors."""
+Kind = Literal["reviewed", "model"]
+KINDS: dict[Kind, str] = {"reviewed": "reviewed by people", "model": "by the model alone"}
+"""The kinds of a count in words, the better first."""
 
 
 class Count(Stored):
-    """A mitotic count of a slide, and how far it is to be trusted. Computed once, and shown everywhere."""
+    """The mitotic figures in the densest circle, and how many are true; the same everywhere it is shown."""
 
     kind: Kind
-    """Where the count comes from: people (what they did not answer counts as without them), the laboratory's
-    profile, or the model alone."""
-    count: Number
-    """Mitotic count in 2 mm²."""
-    count_interval: tuple[Number, Number] | None
-    """Lower and upper end of its interval; null where none was drawn."""
-    interval_name: str
-    """`95 % interval`, or `counting range` where the model's own errors are not included."""
-    interval_means: str
-    """What the interval covers."""
-    leaves_out: str
-    """What the interval does not cover."""
+    """Who found the figures: people (what they did not answer counts as without them), or the model alone."""
+    count: int
+    """Mitotic figures in the circle, each of which is marked."""
+    likely: Likely | None
+    """How many true figures the circle holds; null where that cannot be said."""
+    no_interval: str = ""
+    """Why it cannot be said."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def text(self) -> str:
         """The count for reading."""
-        return count_text(self.count)
+        return f"{self.count:,}"
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def interval_text(self) -> str:
-        """Its interval for reading, `3.9 to 16.7`; empty where there is none, or where both ends agree."""
-        low, high = map(count_text, self.count_interval or (math.nan, math.nan))
-        return f"{low} to {high}" if low != high else ""
+        """The 95 % interval of the true figures for reading, `4 to 17`; empty where there is none."""
+        return "" if self.likely is None else f"{self.likely.interval[0]:,} to {self.likely.interval[1]:,}"
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -203,11 +282,16 @@ class Count(Stored):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def interval_note(self) -> str:
-        """What the interval means and leaves out, in a line."""
-        return f"{self.interval_name}: {self.interval_means}; it does not include {self.leaves_out}"
+        """What the interval rests on, in a line."""
+        if self.likely is None:
+            return f"no interval: {self.no_interval}"
+        basis = [f"{self.likely.answers} answers in the circle"] if self.likely.answers else []
+        basis += [f"{self.likely.site_answers} answers of the laboratory"] if self.likely.site_answers else []
+        how = " and ".join(basis) or "the model's errors elsewhere, without any answer"
+        return f"95 % interval of the true mitotic figures in this circle, from {how}"
 
     def __str__(self) -> str:
-        interval = self.interval_text and f" ({self.interval_text})"
+        interval = self.interval_text and f" (true figures: {self.interval_text})"
         return f"{self.text}{interval}, {self.kind_text}"
 
 
@@ -222,61 +306,23 @@ def count_text(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0") if value < 100 else f"{value:,.0f}"
 
 
-def _counted_by(
-    slide: Specimen, interval: tuple[float, float] | None, calibrated: CalibratedCount | None, answers: int
-) -> tuple[Count, ...]:
-    """The counts of a slide, the best first; its own `interval` knows nothing of the model's errors."""
-    unknown = "the model's own errors (false positives and missed mitoses)"
-    machine = Count(
-        kind="model",
-        count=mitotic_count(slide),
-        count_interval=interval,
-        interval_name=COUNTING_RANGE,
-        interval_means="how the count varies between sections and with a slightly different threshold",
-        leaves_out=unknown,
-    )
-    people = "errors of the observers, and mitoses that nobody marked"
-    looked = f"{people}; {unknown} among those that nobody looked at" if slide.unseen else people
-    if calibrated is None:
-        reviewed = {"kind": "reviewed", "leaves_out": looked}
-        return (machine.model_copy(update=reviewed) if slide.is_reviewed else machine,)
-    best = Count(
-        kind="calibrated",
-        count=calibrated.count,
-        count_interval=calibrated.count_interval,
-        interval_name=f"{slide.config.confidence:.0%} interval".replace("%", " %"),
-        interval_means=f"the true count of this slide, estimated from {answers} answers of its laboratory",
-        leaves_out="errors of the observers, and slides unlike those they answered about",
-    )
-    if not slide.is_reviewed:
-        return (best, machine)
-    meaning = f"the true count; where nobody looked, estimated from {answers} answers of the laboratory"
-    reviewed = {"kind": "reviewed", "interval_means": meaning, "leaves_out": people}
-    return (best.model_copy(update=reviewed),)
-
-
-# ---- the clinical number of a slide with its evidence ----
-
-
 class SlideCount(Count):
     """What a slide's detections say about its proliferation: the count in force, and its evidence."""
 
     counted_mm2: Number
-    """Area of the count: 2 mm², or all tissue where there is less."""
+    """Tissue that was counted: in the circle, or all where there is less than 2 mm²."""
+    to_look_at: int
+    """Detections in the circle that are listed, do not count, and about which nobody decided."""
     beneath: tuple[Count, ...]
-    """Counts of the other kinds, the better first."""
-    maximum: int
-    """Mitotic figures in the busiest circle."""
+    """Of a reviewed slide, the count without people."""
     hotspot: Hotspot
-    """The busiest circle of 2 mm², anywhere on the slide."""
-    grade: int
-    """Grade that follows from count, theta1 and theta2 alone. Show `grade_shown` instead."""
-    grade_shown: ShownGrade
-    """The grade, as far as it can be defended."""
+    """The densest circle of 2 mm², anywhere on the slide."""
+    scores: tuple[MitoticScore, ...]
+    """Mitotic score by each rule, that in force first."""
     proliferation: Number
-    """Proliferation score: the count."""
-    grade_probabilities: tuple[Number, Number, Number]
-    """Probabilities of grades 1, 2 and 3."""
+    """Proliferation score of the paper: 95th percentile of the figures in the circle over its positions."""
+    grade: int
+    """Grade of the paper: of the proliferation score, by theta1 and theta2."""
     heterogeneity: dict[str, Number]
     """How unevenly mitotic figures are spread, by measure; unknown where there are too few."""
     counted: int
@@ -285,19 +331,37 @@ class SlideCount(Count):
     """How many of them nobody has reviewed."""
     area_mm2: Number
     """Tissue of the slide."""
-    draws: int
-    """Bootstrap draws behind the interval and the probabilities; 0 if none were made."""
     warnings: ResultWarnings
     """What to know before relying on the result."""
     config: CountConfig
     """Settings of the count."""
-    calibrated: CalibratedCount | None = None
-    """The calibrated count; null without a profile of the laboratory."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def per_mm2(self) -> Number:
+        """Figures per mm² of the counted tissue."""
+        return self.count / self.counted_mm2 if self.counted_mm2 > 0 else math.nan
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def per_10_fields(self) -> Number:
+        """Figures per ten high-power fields of the stated diameter."""
+        return self.per_mm2 * FIELDS * field_mm2(self.config.field_diameter_mm)
+
+    @property
+    def score(self) -> MitoticScore:
+        """The score in force."""
+        return self.scores[0]
 
     @property
     def in_force(self) -> Count:
-        """The best count there is, by itself: reviewed, else calibrated, else the model's."""
+        """The count by itself."""
         return Count(**{name: getattr(self, name) for name in Count.model_fields})
+
+    @property
+    def bare(self) -> SlideCount:
+        """This alone, of a record that holds more."""
+        return SlideCount(**{name: getattr(self, name) for name in SlideCount.model_fields})
 
     @property
     def counts(self) -> tuple[Count, ...]:
@@ -317,62 +381,51 @@ def count_slide(
     tissue: TissueMask | None = None,
     area_mm2: float | None = None,
     config: CountConfig | None = None,
-    site: SiteCalibration | None = None,
+    site: SiteKnowledge | None = None,
+    listed: float | None = None,
+    kept_from: float | None = None,
 ) -> SlideCount:
-    """Count, grade and map the mitoses of one slide.
+    """Count, score and map the mitotic figures of one slide.
 
     Without a `config`, the table is counted at the operating point that it carries (tables of `metaphase
-    detect` do), else from 0.8 on. With a `site`, the count in force is the laboratory's calibrated one.
+    detect` do), else from 0.8 on. With a `site`, the interval rests on the laboratory's answers, too. What is
+    `listed` and does not count is to be looked at. An interval needs all detections from 0.1 on: `kept_from`
+    says where they begin, by default as the table states.
 
-    `detections` has x and y in level-0 pixels and probability (1 where absent); rows below the threshold do
-    not count, but tell how much the threshold matters. Of a reviewed table (`machine_probability`, `review`,
-    `label`) the count is the reviewed one. `area_mm2` stands in for a tissue mask. On less tissue
-    than the hotspot's area, the count is that of the whole slide.
+    `detections` has x and y in level-0 pixels and probability (1 where absent). Of a reviewed table
+    (`machine_probability`, `review`, `label`) the count is the reviewed one. `area_mm2` stands in for a
+    tissue mask. On less tissue than the hotspot's area, all of the slide is counted.
     """
     config = config or stated_config(detections)
     slide = specimen(detections, mpp, tissue, area_mm2, config)
     hotspot = find_hotspot(slide)
-    false = _false_per_mm2(config, slide.unseen, len(slide.mitoses_px))
-    false *= slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
-    uncertainty = estimate_uncertainty(
-        slide.positions * mpp,
-        slide.probability,
-        mitotic_count(slide),
-        config,
-        whole_slide=slide.is_small,
-        false=false,
+    inside = in_circle(slide, hotspot)
+    count = int((inside & slide.counted).sum())
+    likely = likely_figures(
+        slide, hotspot, site, stated_floor(detections) if kept_from is None else kept_from
     )
-    calibrated = None if site is None else site.count(slide, hotspot)
-    drawn = uncertainty.interval if uncertainty.draws else None
-    counts = _counted_by(slide, drawn, calibrated, 0 if site is None else site.answers)
-    best, count = counts[0], counts[0].count
-    chances = uncertainty.grade_probabilities if calibrated is None else calibrated.grade_probabilities
-    shown = shown_grade(slide, count, false, chances, calibrated)
-    made = SlideCount(
-        **dict(best),
-        counted_mm2=min(config.area_mm2, slide.area_mm2),
-        beneath=counts[1:],
-        maximum=hotspot.count,
+    counted_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
+    open_ = inside & ~slide.counted & np.isnan(slide.answer) & (slide.probability >= (listed or 1.0))
+    proliferation = proliferation_score(slide)
+    return SlideCount(
+        kind="reviewed" if slide.is_reviewed else "model",
+        count=count,
+        likely=likely if isinstance(likely, Likely) else None,
+        no_interval=likely if isinstance(likely, str) else "",
+        counted_mm2=counted_mm2,
+        to_look_at=int(open_.sum()),
+        beneath=(),
         hotspot=hotspot,
-        grade=int(config.grade_of(count)),
-        grade_shown=shown,
-        proliferation=count,
-        grade_probabilities=chances,
+        scores=mitotic_scores(config, count, likely if isinstance(likely, Likely) else None, counted_mm2),
+        proliferation=proliferation,
+        grade=int(config.grade_of(proliferation)),
         heterogeneity=heterogeneity(slide, slide.cells, hotspot),
         counted=len(slide.mitoses_px),
         unseen=slide.unseen,
         area_mm2=slide.area_mm2,
-        draws=uncertainty.draws,
-        warnings=(
-            *(tissue.warnings if tissue is not None else ()),
-            *warnings(slide, hotspot, uncertainty.draws, OPERATING_POINTS in detections.attrs),
-            *((shown.warning,) if shown.warning else ()),
-        ),
+        warnings=unique((*(tissue.warnings if tissue is not None else ()), *count_warnings(slide, hotspot))),
         config=config,
-        calibrated=calibrated,
     )
-    against = unique((*_background_warning(made), *made.warnings, *_uncalibrated_warning(made)))
-    return made.model_copy(update={"warnings": against})
 
 
 def slide_density(
@@ -382,43 +435,8 @@ def slide_density(
     return density_map(specimen(detections, mpp, tissue, None, config).cells, config.radius_um / 2)
 
 
-def _false_per_mm2(config: CountConfig, unseen: int, counted: int) -> float:
-    """False positives per mm2 among those that count: what people looked at is not false."""
-    return config.false_per_mm2 * (unseen / counted if counted else 1.0)
-
-
-def _uncalibrated_warning(count: SlideCount) -> ResultWarnings:
-    """A warning that nobody has checked the model's answers, where that is so."""
-    if count.calibrated is not None or not count.unseen:
-        return ()
-    text = (
-        f"the model is not calibrated for this laboratory: how many of the {count.unseen} counted that "
-        "nobody looked at are false, and how many were missed, is not known"
-    )
-    advice = "answer about 100 pictures (`metaphase calibrate`), then use the profile with --site"
-    return (ResultWarning("uncalibrated", text, advice),)
-
-
-def _background_warning(count: SlideCount) -> ResultWarnings:
-    """A warning where a count is hardly more than what the model counts where there is nothing."""
-    false_per_mm2 = _false_per_mm2(count.config, count.unseen, count.counted)
-    if not false_per_mm2 or not count.count or count.calibrated is not None:
-        return ()
-    area_mm2 = count.hotspot.tissue_mm2 or count.config.area_mm2
-    false = false_per_mm2 * area_mm2
-    if false <= LEAST_TRUE_SHARE * count.count:
-        return ()
-    some = min(false, count.count)
-    text = (
-        f"of the {count.count:g} mitoses counted in {area_mm2:.2g} mm2 about {some:.0f} may be false: the "
-        f"model made {false_per_mm2:.1f} false positives per mm2 where it was tuned"
-    )
-    advice = "review them, or choose a higher threshold on slides of your own (`metaphase evaluate tune`)"
-    return (ResultWarning("mostly-false", text, advice),)
-
-
-def mitotic_count(slide: Specimen) -> float:
-    """The percentile of the counts at all positions of the hotspot that hold a mitosis."""
+def proliferation_score(slide: Specimen) -> float:
+    """The percentile of the figures in the circle, over all its positions that hold one."""
     if slide.is_small:
         return float(len(slide.mitoses_px))
     return float(filled_percentile(slide.counts.reshape(-1, 1), slide.config.percentile)[0])
@@ -437,12 +455,48 @@ def find_hotspot(slide: Specimen) -> Hotspot:
     return Hotspot(x=x, y=y, radius_px=radius_px, count=count, tissue_mm2=area_mm2)
 
 
-# ---- scores of several slides as one table ----
+# ---- the share of atypical figures, for research ----
+
+MOST_TAKEN = 5000
+"""Mitoses that a draw of the share of atypical ones takes at most."""
+
+
+class AtypicalShare(Stored):
+    """How many of the listed mitoses are atypical, as a network says."""
+
+    share: float
+    """Mean probability of being atypical."""
+    interval: tuple[float, float]
+    """95 % interval of the share."""
+    of: int
+    """Number of listed mitoses that the network judged."""
+
+
+def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> AtypicalShare | None:
+    """Share of the judged mitoses, from a probability on, that are atypical, with a 95 % interval.
+
+    A draw takes as many mitoses, and each is atypical by the chance that its network gives: so the interval
+    knows of few figures and of doubtful ones, not of a network that is wrong about a laboratory.
+    """
+    if ATYPICAL not in table.columns:
+        return None
+    chance = table.loc[table["probability"] >= threshold, ATYPICAL].to_numpy(np.float64)
+    chance = chance[np.isfinite(chance)]  # what people added, no network has judged
+    if not len(chance):
+        return None
+    rng = np.random.default_rng(0)
+    taken = rng.integers(len(chance), size=(draws, min(len(chance), MOST_TAKEN)))
+    shares = (rng.random(taken.shape) < chance[taken]).mean(axis=1)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return AtypicalShare(share=float(chance.mean()), interval=(float(low), float(high)), of=len(chance))
+
+
+# ---- counts of several slides as one table ----
 
 COLUMNS = (
-    "case", "count", "kind", "count_low", "count_high", "interval", "grade", "grade_shown", "proliferation",
-    "threshold", "counted", "maximum", "hotspot_x", "hotspot_y", "hotspot_radius_px", "hotspot_per_mm2",
-    "area_mm2", "p_grade1", "p_grade2", "p_grade3",
+    "case", "count", "kind", "likely", "likely_low", "likely_high", "per_mm2", "per_10_fields", "score",
+    "counted_mm2", "to_look_at", "threshold", "counted", "hotspot_x", "hotspot_y", "hotspot_radius_px",
+    "area_mm2", "proliferation", "grade",
 )  # fmt: skip
 """The first columns; the measures of heterogeneity follow."""
 
@@ -455,13 +509,11 @@ def counts_table(counts: Iterable[tuple[str, SlideCount]]) -> pd.DataFrame:
 
 def counts_row(case: str, count: SlideCount) -> dict[str, Any]:
     """One of them, as plain values."""
-    one = count.to_dict()
-    low, high = one["count_interval"] or (one["count"], one["count"])
-    circle = one["hotspot"]
+    likely, circle = count.likely, count.hotspot
+    middle, low, high = (None,) * 3 if likely is None else (likely.figures, *likely.interval)
     values = (
-        case, one["count"], one["kind"], low, high, one["interval_name"], one["grade"],
-        one["grade_shown"]["text"], one["proliferation"], one["config"]["threshold"], one["counted"],
-        one["maximum"], circle["x"], circle["y"], circle["radius_px"], circle["per_mm2"], one["area_mm2"],
-        *one["grade_probabilities"],
+        case, count.count, count.kind, middle, low, high, count.per_mm2, count.per_10_fields,
+        count.score.text, count.counted_mm2, count.to_look_at, count.config.threshold, count.counted,
+        circle.x, circle.y, circle.radius_px, count.area_mm2, count.proliferation, count.grade,
     )  # fmt: skip
-    return {**dict(zip(COLUMNS, values, strict=True)), **one["heterogeneity"]}
+    return {**dict(zip(COLUMNS, values, strict=True)), **count.heterogeneity}

@@ -11,16 +11,17 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat
 from scipy.fft import fftshift, irfft2, rfft2
 from scipy.ndimage import gaussian_filter
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
-from metaphase.base.settings import InnerShare, Share, settings
+from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Hotspot, Lattice, lattice_around, lattice_counts
+from metaphase.counting.likely import LaboratoryPrior, prior_of
 from metaphase.detections.table import (
     CERTAIN,
     LOOKALIKE,
@@ -42,13 +43,11 @@ MOST = 1e6
 """No hotspot has more mitoses."""
 Theta = Annotated[float, Field(ge=0, le=MOST)]
 """A count at which grades change."""
-MOST_DRAWS = 1_000_000
-"""Beyond, an interval gains nothing."""
 
 
 @settings
 class CountConfig:
-    """The hotspot, the grades, and how their uncertainty is drawn. The defaults are the paper's."""
+    """The hotspot, the scores, and how the model errs. The defaults are the paper's."""
 
     area_mm2: PositiveFloat = 2.0
     """Area of the circular hotspot."""
@@ -57,7 +56,7 @@ class CountConfig:
     """Distance between neighbouring positions of the hotspot."""
 
     percentile: Annotated[float, Field(ge=0, le=100)] = 95.0
-    """Which percentile of the counts at non-empty positions is the slide's count; 100 is their maximum."""
+    """Which percentile of the counts at non-empty positions is the proliferation score."""
 
     threshold: Share = PAPER_FLOOR
     """Detections at or above this probability count."""
@@ -70,22 +69,16 @@ class CountConfig:
 
     thetas_tuned: bool = False
     """Whether they were tuned for counts of this model from this threshold on, or chosen for them by the
-    user; no grade is given else."""
+    user: then their score comes first."""
 
-    false_per_mm2: NonNegativeFloat = 0.0
-    """False positives that the model is known to make from this threshold on."""
+    field_diameter_mm: Annotated[float, Field(ge=0.4, le=0.69)] = 0.5
+    """Diameter of a high-power field in mm, from 0.40 to 0.69: ten of 0.5 mm are about 2 mm2."""
 
-    draws: Annotated[int, Field(ge=0, le=MOST_DRAWS)] = 1000
-    """Draws behind interval and probabilities; 0 for none."""
-
-    threshold_spread: NonNegativeFloat = 0.5
-    """Each draw moves the threshold by up to so much in log-odds: 0.5 around 0.8 is from 0.71 to 0.87."""
-
-    confidence: InnerShare = 0.95
-    """Share of the draws that the interval of the count holds."""
+    prior: LaboratoryPrior | None = None
+    """How the model errs in laboratories that it does not know; without it there is no interval."""
 
     seed: NonNegativeInt = 0
-    """The same seed gives the same draws."""
+    """The same seed gives the same interval."""
 
     cell_um: PositiveFloat = 100.0
     """Size of the cells of the density map, about: a whole number of pixels of the tissue mask is taken."""
@@ -105,22 +98,35 @@ class CountConfig:
 
 
 def stated_config(detections: pd.DataFrame) -> CountConfig:
-    """Settings with threshold, thetas and false rate of the operating point that a table carries, if any."""
+    """Settings with threshold, thetas and prior of the operating point that a table carries, if any."""
     config = CountConfig()
     stated = detections.attrs.get(OPERATING_POINTS)
     return at_point(config, stated["count"]) if isinstance(stated, dict) and "count" in stated else config
 
 
+def stated_floor(detections: pd.DataFrame) -> float:
+    """Probability from which on a table has all detections, as it states; 0 where it does not."""
+    return stated_share(detections.attrs.get(OPERATING_POINTS), "search", "floor") or 0.0
+
+
+def stated_share(points: Any, part: str, name: str) -> float | None:
+    """A number of a part of what a table states; None where that is not there, or is none."""
+    inner = points.get(part) if isinstance(points, Mapping) else None
+    value = inner.get(name) if isinstance(inner, Mapping) else None
+    return value if isinstance(value, float) else None
+
+
 def at_point(config: CountConfig, point: Mapping[str, Any]) -> CountConfig:
-    """Settings at an operating point, given as plain values: threshold, thetas and the rate of false ones."""
+    """Settings at an operating point, given as plain values: threshold, thetas and how the model errs."""
     thetas = {name: point[name] for name in ("theta1", "theta2") if point.get(name) is not None}
+    known = point.get("prior")
     tuned = bool(thetas) and (point.get("kappa") is not None or bool(point.get("thetas_given")))
     return replace(
         config,
         threshold=point["delta"],
         **thetas,
         thetas_tuned=tuned,
-        false_per_mm2=point.get("false_per_mm2") or 0.0,
+        prior=None if known is None else prior_of(known),
     )
 
 

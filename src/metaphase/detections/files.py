@@ -17,6 +17,7 @@ from metaphase.base.tables import TableError, natural, read_manifest, rows_by_na
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
 from metaphase.detections.formats.contract import (
+    Circle,
     Format,
     ReadContext,
     Resolution,
@@ -171,17 +172,19 @@ def write_detections(
     mpp: Resolution = None,
     sizes: Mapping[str, tuple[int, int]] | None = None,
     sources: Mapping[str, Path] | None = None,
+    hotspots: Mapping[str, Circle] | None = None,
 ) -> list[Path]:
     """Write one file, or a folder with one file per slide, and say which files were written.
 
     A `path` that ends as files of the format do is a file; any other is a folder, and then `format` must
     be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`
     (width and height in level-0 pixels by slide) is stated where a format has room for it; `sources` (the
-    slides' files) are needed for DICOM, which refers to them.
+    slides' files) are needed for DICOM, which refers to them; `hotspots` (x, y and radius in level-0 pixels)
+    become a shape in the formats that have shapes.
     """
     path = Path(path)
     chosen = format_for(path, format)
-    context = WriteContext(mpp, sizes or {}, sources or {})
+    context = WriteContext(mpp, sizes or {}, sources or {}, hotspots or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
     detections = replace(detections, slides=covered)
     detections = detections if chosen.all_columns else by_class(detections)

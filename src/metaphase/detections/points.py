@@ -64,6 +64,8 @@ class OperatingPoint(BaseModel):
     """False positives at this point, on images that no network was trained on ..."""
     recall: Share | None = None
     """... and the share of the mitoses that is found on them."""
+    prior: dict[str, Any] | None = None
+    """Of the count: how the model errs in laboratories that it does not know (`counting.likely`)."""
 
     @model_validator(mode="before")
     @classmethod

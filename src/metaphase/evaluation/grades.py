@@ -33,6 +33,8 @@ from metaphase.evaluation.operating_points import load_point, refuse_reuse, stat
 
 CountPart = Literal["proliferation", "grade"]
 """The tasks with one number a case, and their columns of the truth."""
+COUNTED_BY = ("proliferation", "count")
+"""Columns of tables of counts, the better first: the paper's delta and thetas belong to its percentile."""
 GRADES: tuple[int, ...] = (1, 2, 3)
 THRESHOLD_TOLERANCE = 1e-9
 """Thresholds of a table and of a card that differ by less are the same."""
@@ -80,14 +82,19 @@ def load_pairs(
 
 
 def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
-    """A table of case, threshold (missing where the file has none) and count, each pair once."""
-    frame = _finite(_named_by_case(read_table(path), cohort, path), "count", path)
+    """A table of case, threshold (missing where the file has none) and count, each pair once.
+
+    The count is the proliferation score where the table has one: delta and thetas belong to that.
+    """
+    frame = _named_by_case(read_table(path), cohort, path)
+    counted = next((name for name in COUNTED_BY if name in frame.columns), COUNTED_BY[-1])
+    frame = _finite(frame, counted, path)
     if "threshold" not in frame.columns:
         frame = frame.assign(threshold=np.nan)
     frame = _finite(frame, "threshold", path)
     for name, fine, range_text in (
         ("threshold", frame["threshold"].isna() | frame["threshold"].between(0, 1), "from 0 to 1"),
-        ("count", frame["count"].isna() | (frame["count"] >= 0), "of at least 0"),
+        (counted, frame[counted].isna() | (frame[counted] >= 0), "of at least 0"),
     ):
         if not fine.all():
             raise TableError(
@@ -96,7 +103,7 @@ def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
                 next_step=f"give numbers {range_text}",
             )
     _refuse_repeated(frame, ["case", "threshold"], path)
-    return frame[["case", "threshold", "count"]]
+    return frame.assign(count=frame[counted])[["case", "threshold", "count"]]
 
 
 def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: Path) -> pd.DataFrame:
@@ -282,15 +289,14 @@ def evaluate_scores(
     """Compare predicted with true grades 1 to 3, or with true proliferation scores by rank.
 
     `truth` is a manifest (or a folder with one) with a column grade or proliferation. `predictions` has the
-    columns case and grade; with a model card whose point for counts holds theta1 and theta2, case and count;
-    or case and proliferation or count (mitoses in the hotspot). The card's point also says which rows of a
-    table of several thresholds are meant, and the cases it was tuned on are refused.
+    columns case and grade; or else case and proliferation, or where that is not there count (figures in the
+    hotspot), which becomes a grade by a model card whose point for counts holds theta1 and theta2. The card's
+    point also says which rows of a table of several thresholds are meant, and the cases it was tuned on are
+    refused.
     """
     bootstrap, graded = bootstrap or BootstrapConfig(), task == "grade"
     point = None if card is None else load_point(card, "count")
-    columns: tuple[str, ...] = ("proliferation", "count")
-    if graded:
-        columns = ("grade" if point is None else "count",)
+    columns: tuple[str, ...] = ("grade",) if graded and point is None else COUNTED_BY
     cohort, warnings = load_pairs(
         truth, predictions, task, columns, split=split, skip_missing=skip_missing, point=point
     )

@@ -154,7 +154,8 @@ def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
 
 def stated_with(table: Path) -> dict[str, Any] | None:
     """Model and operating points that a table carries, or the Parquet tables of its slide, or the summary."""
-    beside = [table.parent / f"{stem}.parquet" for stem in OWN_FILES if table.stem in OWN_FILES]
+    stems = (table.stem, *OWN_FILES) if table.stem in OWN_FILES else ()
+    beside = [table.parent / f"{stem}.parquet" for stem in stems]
     carried = (table_attributes(path).get(OPERATING_POINTS) for path in (table, *beside))
     return next(filter(None, carried), None) or summary_beside(table).get(OPERATING_POINTS)
 

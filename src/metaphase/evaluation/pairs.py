@@ -7,7 +7,7 @@ points; and how good the pair is in each group of images.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from scipy.special import expit, log_expit, logit
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError
+from metaphase.counting.likely import LaboratoryPrior
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.detections.table import IGNORE, MITOSIS
@@ -28,7 +29,7 @@ from metaphase.evaluation.metrics import (
     slide_counts,
     steady_threshold,
 )
-from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
+from metaphase.evaluation.operating_points import threshold_of_several
 from metaphase.networks.cards import Calibration
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, PAINTED_UM, LabelledImage
 
@@ -182,7 +183,7 @@ class PairConfig:
     radius_um: float
     suppress_um: float
     smooth_um: float
-    most_false_per_mm2: float
+    count_threshold: float
     samples: int
     """Draws of patients for 95 % intervals."""
 
@@ -219,7 +220,7 @@ def chosen_pair(
     )
     if np.isnan(several):
         several, f1 = 0.5, 0.0
-    strict, false = threshold_for_false([fields, *others], config.most_false_per_mm2, least=several)
+    strict = config.count_threshold
     tested = [one for one in images if one.split == "test"]
     for name in sorted({one.laboratory for one in tested}):
         marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
@@ -238,9 +239,10 @@ def chosen_pair(
         ),
         "count": OperatingPoint(
             name="count", delta=strict, theta1=PAPER_POINTS.count.theta1, theta2=PAPER_POINTS.count.theta2,
-            source=f"chosen for at most {config.most_false_per_mm2:g} false positives per mm2 in tumours "
-            "not trained on; theta1 and theta2 are the paper's",
-            false_per_mm2=false, recall=patient_recall(fields, strict), **shared,
+            source="of the calibrated probability, unbiased where scores are decided; theta1 and theta2 are "
+            "the paper's",
+            false_per_mm2=described(fields, strict, 0)["false_per_mm2"],
+            recall=patient_recall(fields, strict), prior=asdict(LaboratoryPrior()), **shared,
         ),
     }  # fmt: skip
     measured = {

@@ -112,11 +112,11 @@ def tune_count(
 ) -> OperatingPoint:
     """Tasks 1 and 2, the point `count`, by the paper's procedure.
 
-    First `proliferation`: the threshold delta whose hotspot counts follow the true score best (Spearman).
-    Then `grade`: theta1 and theta2 that turn the counts at that delta into grades of the best kappa, by
-    exhaustive search. `counts` has the columns case, threshold and count, as `metaphase score` writes them
-    for several thresholds; those below `floor` are left out. Without `proliferation` delta is that of the
-    card, or the only threshold of the table.
+    First `proliferation`: the threshold delta whose scores follow the true score best (Spearman). Then
+    `grade`: theta1 and theta2 that turn the scores at that delta into grades of the best kappa, by exhaustive
+    search. `counts` has the columns case, threshold and proliferation, as `metaphase score` writes them for
+    several thresholds, or count in its place; those below `floor` are left out. Without `proliferation` delta
+    is that of the card, or the only threshold of the table.
     """
     whole = read_cohort(truth)
     everyone = whole.of_split(split)

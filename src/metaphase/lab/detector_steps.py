@@ -24,7 +24,7 @@ from metaphase.lab.folder import Lab
 from metaphase.lab.label_steps import skipped_rounds
 from metaphase.lab.parts import NOTHING, Reporting, Step, all_answers, asked_calibration, inside, outcome
 from metaphase.lab.rates import measure_rates
-from metaphase.learn.calibration import SAMPLE, NoSquareError, draw_sample, fit_profile
+from metaphase.learn.calibration import SAMPLE, draw_sample, fit_profile
 from metaphase.learn.chain import REFERENCE
 from metaphase.learn.config import DenseSection, EvaluationSection
 from metaphase.learn.dense import OLD, Protocol
@@ -181,7 +181,7 @@ def _calibration(lab: Lab) -> list[Step]:
 
 
 def _draw_calibration(lab: Lab, report: Report) -> bool:
-    """Draw the sample, without squares where none lies within the tissue; or say why there is none.
+    """Draw the sample; or say why there is none.
 
     Whether it did either.
     """
@@ -189,13 +189,9 @@ def _draw_calibration(lab: Lab, report: Report) -> bool:
         return False
     report("drawing what to answer", 0, 1)
     settings, where = lab.settings.calibration, ([lab.results], lab.calibration)
-    config = SampleConfig(settings.answers, settings.squares)
     try:
-        try:
-            drawn = draw_sample(*where, config)
-        except NoSquareError:
-            drawn = draw_sample(*where, replace(config, squares=0))
-        why = "" if drawn.detections >= FEWEST_ANSWERS // 2 else f"{drawn.detections} detections are too few"
+        drawn = draw_sample(*where, SampleConfig(settings.answers))
+        why = "" if drawn.detections >= FEWEST_ANSWERS else f"{drawn.detections} detections are too few"
     except UsageError as error:
         why = error.problem
     if why:

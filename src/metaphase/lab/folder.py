@@ -50,9 +50,7 @@ class CalibrationSettings:
     """The last answers, about the finished model's detections."""
 
     answers: int = 100
-    """Pictures asked about, squares included; 0 leaves the calibration out."""
-    squares: int = 20
-    """Of them, squares of tissue in which mitoses are counted."""
+    """Pictures asked about; 0 leaves the calibration out."""
 
 
 @settings

@@ -51,7 +51,7 @@ from metaphase.labels.phh3.networks import (
     train_classifier,
 )
 from metaphase.learn.calibration import merge_project
-from metaphase.learn.chain import epochs_told
+from metaphase.learn.chain import epochs_reported
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model
 
 # ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
@@ -240,7 +240,7 @@ def teach_phh3(
         learning,
         start=bundled if lab.settings.bundled_phh3 else "",
         device=lab.device,
-        watch=epochs_told(report, name, learning.epochs),
+        watch=epochs_reported(report, name, learning.epochs),
     )
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
 

@@ -35,7 +35,7 @@ from metaphase.labels.observers.project import (
 from metaphase.labels.observers.store import Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
-from metaphase.learn.calibration import DETECTIONS, SQUARES, answers_table, standing
+from metaphase.learn.calibration import DETECTIONS, answers_table, standing
 from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
@@ -182,12 +182,9 @@ def asked_review(lab: Lab) -> list[Asked]:
 
 
 def asked_calibration(lab: Lab) -> list[Asked]:
-    """How far the two projects of the calibration are."""
-    return [
-        _asked(f"calibration: {part}", "label", folder, standing(folder))
-        for part in (DETECTIONS, SQUARES)
-        if ((folder := lab.calibration / part) / ITEMS).is_file()
-    ]
+    """How far the calibration is."""
+    folder = lab.calibration / DETECTIONS
+    return [_asked("calibration", "label", folder, standing(folder))] if (folder / ITEMS).is_file() else []
 
 
 def _asked(

@@ -80,7 +80,7 @@ def _find(mining: Mining, source: TrainingSlide) -> None:
     mining.candidates(source)
 
 
-def epochs_told(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
+def epochs_reported(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
     """What tells how far the training of a network is."""
     return lambda update: report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
 
@@ -258,7 +258,7 @@ class Chain:
         stores = self.stores("positives", "hard" if task.hard_set is not None else "easy")
         folder = self.model(task.name).parent
         config = training.of_task(task, stores, self.stores("validation"))
-        watch = epochs_told(report, task.name, config.epochs)
+        watch = epochs_reported(report, task.name, config.epochs)
         result = train(config, folder, device=self.device, watch=watch)
         (folder / STATE_FILE).unlink(missing_ok=True)
         network, card = load_model(result.model)

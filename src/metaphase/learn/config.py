@@ -161,8 +161,8 @@ class DenseSection:
     """How far students follow teachers rather than labels."""
     collage: Share = 0.0
     """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
-    most_false_per_mm2: PositiveFloat = 4.0
-    """At the operating point for counts, in the mean of validation patients."""
+    count_threshold: InnerShare = 0.4
+    """Calibrated probability from which figures are counted; 0.4 is unbiased where scores are decided."""
     beside: ModelName = "breast"
     """A model that is tested on the same slides; empty for none."""
     memory_gb: PositiveFloat = 8.0

@@ -427,15 +427,13 @@ class DenseChain(Chain):
         report: Report,
         *,
         test: EvaluationSection,
-        most_false_per_mm2: float,
+        count_threshold: float,
         card: CardSection,
         start: NetworkIdentity | None,
     ) -> Facts:
         """Choose the best pair and how it is used, and write it as one model with its card."""
         report("choosing operating points", 0, 1)
-        config = PairConfig(
-            test.radius_um, test.suppress_um, test.smooth_um, most_false_per_mm2, test.bootstrap
-        )
+        config = PairConfig(test.radius_um, test.suppress_um, test.smooth_um, count_threshold, test.bootstrap)
         choices = {name: self._choice(name, config) for name in self.candidates}
         chosen = max(choices, key=lambda name: choices[name].f1)
         choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
@@ -583,7 +581,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
         reads = ("search", ATYPICAL)
     packaged = chain.package(
         test=config.test,
-        most_false_per_mm2=dense.most_false_per_mm2,
+        count_threshold=dense.count_threshold,
         card=config.card,
         start=start[0] if start else None,
     )

@@ -35,9 +35,11 @@ if (summary.width != server.getWidth() || summary.height != server.getHeight())
 
 // ---- into the image ----
 def earlier = getDetectionObjects().findAll { it.getPathClass() != null && it.getPathClass().toString() in classes }
-removeObjects(earlier, true)
+def circles = getAnnotationObjects().findAll { it.getPathClass() != null && it.getPathClass().toString() == "Hotspot" }
+removeObjects(earlier + circles, true)
 importObjectsFromFile(new File(summary.folder.toString(), "detections.geojson").getPath())
 fireHierarchyUpdate()
-println "${summary.name}: ${summary.detections} detections, count ${summary.count} (${summary.kind}), grade ${summary.grade_shown.text}"
+println "${summary.name}: ${summary.detections} detections, count ${summary.count} (${summary.kind}), score ${summary.scores[0].text}"
+println summary.interval_text ? "True figures in the circle: ${summary.interval_text}" : summary.interval_note
 summary.warnings.each { println "beware: ${it.text}" }
 println "Report: " + new File(summary.folder.toString(), "report.html").getPath()

@@ -70,21 +70,19 @@ def _hotspot(source: Any, count: SlideCount, stated: dict[str, Any]) -> Any:
     edge = middle + np.array([circle.radius_px, 0])
     image = sr.SourceImageForRegion(source.SOPClassUID, source.SOPInstanceUID)
     region = sr.ImageRegion("CIRCLE", np.stack([middle, edge]), image, "VOLUME")
-    low, high = count.count_interval or (None, None)
-    kind = count.kind
-    name, end = count.interval_name, "count" if count.calibrated else "count-range"
+    low, high = (None, None) if count.likely is None else count.likely.interval
+    kind, name = count.kind, "95 % interval of the true mitotic figures"
     values = [
         (coded("mitotic-count", "Mitotic count"), count.count, codes.UCUM.Counts),
-        (coded(f"{end}-low", f"Mitotic count, lower end of {name}"), low, codes.UCUM.Counts),
-        (coded(f"{end}-high", f"Mitotic count, upper end of {name}"), high, codes.UCUM.Counts),
-        (coded("busiest-circle", "Mitoses in the busiest circle"), count.maximum, codes.UCUM.Counts),
-        (codes.SCT.Area, circle.tissue_mm2, codes.UCUM.SquareMillimeter),
+        (coded("true-figures-low", f"Lower end of the {name}"), low, codes.UCUM.Counts),
+        (coded("true-figures-high", f"Upper end of the {name}"), high, codes.UCUM.Counts),
+        (codes.SCT.Area, count.counted_mm2, codes.UCUM.SquareMillimeter),
     ]
     of_kind = coded("count-kind", "Kind of the mitotic count"), coded(f"count-{kind}", KINDS[kind])
-    shown, said = count.grade_shown, [sr.QualitativeEvaluation(*of_kind)]
-    if not shown.withheld and shown.low == shown.high:
-        grade = coded(f"grade-{shown.low}", f"Mitotic grade {shown.low}")
-        said.append(sr.QualitativeEvaluation(coded("mitotic-grade", "Mitotic grade"), grade))
+    shown, said = count.score, [sr.QualitativeEvaluation(*of_kind)]
+    if shown.low == shown.high:
+        score = coded(f"score-{shown.low}", f"Mitotic score {shown.low}")
+        said.append(sr.QualitativeEvaluation(coded("mitotic-score", f"Mitotic score, {shown.rule}"), score))
     found = algorithm(stated)[0]
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
@@ -88,6 +89,9 @@ def _environment() -> jinja2.Environment:
         probability=probability_text,
         duration=duration,
         facts=facts_text,
+        area=area,
+        units=with_units,
+        sentence=sentence,
     )
     return environment
 
@@ -104,6 +108,37 @@ def number(value: Any, digits: int = 3) -> str:
     if value.is_integer() or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.{digits}g}"
+
+
+def area(value: Any) -> str:
+    """An area in mm² for reading, with two decimals wherever it stands.
+
+    >>> area(2.0), area(0.0216), area(float("nan")), area(1234.5)
+    ('2.00', '0.02', '–', '1,234.50')
+    """
+    return f"{value:,.2f}" if value is not None and math.isfinite(value) else DASH
+
+
+def with_units(text: str) -> str:
+    """A message as a page writes it: `mm2` is for plain text.
+
+    >>> with_units("2 mm2 of tissue")
+    '2 mm² of tissue'
+    """
+    return re.sub(r"\bmm2\b", "mm²", text)
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence of a page.
+
+    >>> sentence("no tissue in 2 mm2"), sentence("why?"), sentence("")
+    ('No tissue in 2 mm².', 'Why?', '')
+    """
+    return (
+        f"{text[0].upper()}{with_units(text[1:])}" + ("" if text.endswith((".", "?")) else ".")
+        if text
+        else ""
+    )
 
 
 def probability_text(value: float) -> str:

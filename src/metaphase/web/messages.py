@@ -1,4 +1,4 @@
-"""What the viewer's page asks its server, and what it is told of slides and counts."""
+"""What the viewer's page asks its server, and what it learns of slides and counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metaphase.analysis.review import reviewed_result, runner_up
 from metaphase.base.errors import MetaphaseError
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.specimen import DensityMap
-from metaphase.labels.observers.positions import Reviewed, Share
+from metaphase.labels.observers.positions import Reviewed, Share, position_of
 from metaphase.labels.observers.store import Given
 from metaphase.reports.pages import encode_png
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
@@ -27,7 +27,7 @@ from metaphase.web.viewed import KEY_BYTES, SLIDE, TILE_PX, ViewedSlide, levels_
 _log = logging.getLogger(__name__)
 _log.addFilter(OnceInAWhile())
 
-# ---- what the page asks, and what it is told ----
+# ---- what the page asks, and what it hears ----
 
 OUTLINE_SHARE = 1 / 1500
 """How far the outline may be off, as a share of the slide's longer side."""
@@ -48,11 +48,10 @@ class AskedCount(Message):
 
     observer: Annotated[str, Field(max_length=64)] = ""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    quick: bool = False
 
 
-UNKNOWN: Reply = dict.fromkeys(("count", "doubt", "progress"))
-UNKNOWN |= {"counted": False, "grade": "", "answered": 0, "candidates": 0, "waits": False, "problem": ""}
+UNKNOWN: Reply = dict.fromkeys(("count", "width", "progress"))
+UNKNOWN |= {"counted": False, "answered": 0, "candidates": 0, "waits": False, "problem": ""}
 """What the list says of a slide on which nothing was sought, or whose results cannot be read."""
 
 
@@ -93,8 +92,7 @@ def row_with(
         "name": slide.name,
         "counted": True,
         "count": count.in_force,
-        "grade": count.grade_shown.text,
-        "doubt": 1 - max(count.grade_probabilities),
+        "width": None if count.likely is None else count.likely.interval[1] - count.likely.interval[0],
         "answered": answered,
         "candidates": candidates,
         "progress": answered / candidates if candidates else 1.0,
@@ -157,27 +155,35 @@ def _outline(slide: ViewedSlide) -> list[Ring]:
 def count_view(
     slide: ViewedSlide,
     reviewed: Reviewed,
-    drawn: SlideCount,
-    stored: SlideCount | None,
+    count: SlideCount,
     density: Reply | None,
+    standing: Sequence[Reply],
     blind: bool,
 ) -> Reply:
-    """The count, which may be on the disk, and what is `drawn` with it.
+    """The count, and what is drawn beside it.
 
-    `lines` are the count and those beneath it; `waits` says that the count itself is still to come, for a
-    profile of the laboratory has to be asked; `shares` are who looked at how much.
+    `lines` are the count and those beneath it; `shares` are who looked at how much; `standing` are the
+    answers that the count is made with, for a page without an observer to mark them.
     """
-    count, own = stored or drawn, drawn.config.threshold == slide.found.counting.threshold
     return {
         "count": count,
         "lines": [str(one) for one in count.counts],
-        "waits": own and not count.draws and slide.found.site is not None,
-        "runner_up": runner_up(reviewed.mitoses, drawn, slide.mpp),
+        "runner_up": runner_up(reviewed.mitoses, count, slide.mpp),
         "density": density,
         "shares": [] if blind else [f"{one.observer}: {one.counted} of {one.of}" for one in reviewed.shares],
+        "standing": standing,
         "record": slide.record,
         "row": None,
     }
+
+
+def standing_answers(given: Sequence[Given], observer: str) -> list[Reply]:
+    """Answers with their positions, and which are an observer's own."""
+    return [
+        {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
+        for one in given
+        if (position := position_of(one.item))
+    ]
 
 
 def drawn_density(slide: ViewedSlide, density: DensityMap) -> tuple[Reply, bytes] | None:

@@ -277,7 +277,7 @@ Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]
 ObserverName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Item = TypeVar("Item")
 Reply = dict[str, Any]
-"""What a page is told."""
+"""What a page hears."""
 
 
 class Message(BaseModel):

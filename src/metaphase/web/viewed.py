@@ -109,23 +109,20 @@ class ViewedSlide:
             self._order = result, review_order(result.candidates, hotspot, result.counting, self.mpp)
         return self._order[1]
 
-    def counted(
-        self, given: Sequence[Given], threshold: float | None = None, *, quick: bool = False
-    ) -> tuple[Reviewed, SlideCount]:
-        """Detections and count with these answers, at the result's own threshold or another.
-
-        A quick count leaves out uncertainty and calibration, which take almost all of the time.
-        """
+    def counted(self, given: Sequence[Given], threshold: float | None = None) -> tuple[Reviewed, SlideCount]:
+        """Detections and count with these answers, at the result's own threshold or another."""
         config = self.found.counting
-        config = config if threshold is None else replace(config, threshold=threshold)
-        return count_with(self.found, given, replace(config, draws=0) if quick else config)
+        return count_with(
+            self.found, given, config if threshold is None else replace(config, threshold=threshold)
+        )
 
     def stored(self, given: Sequence[Given]) -> SlideCount | None:
         """The count of these answers, where it is on the disk: without any, or in force."""
         record = self.found.record
-        if record.answers == answers_key(given):
-            return record
-        return None if given else record.unreviewed
+        in_force = record.answers == answers_key(given)
+        if given and not in_force:
+            return None
+        return (record if in_force else record.unreviewed).bare
 
     @property
     def is_reviewed(self) -> bool:

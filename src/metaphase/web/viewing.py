@@ -13,11 +13,11 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
-from metaphase.analysis.review import apply_reviews, withdraw_review
+from metaphase.analysis.review import apply_reviews, reviewed_result, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting.clinical import slide_density
-from metaphase.labels.observers.positions import position_name, position_of
+from metaphase.labels.observers.positions import position_name
 from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.messages import (
@@ -28,6 +28,7 @@ from metaphase.web.messages import (
     row_with,
     slide_row,
     slide_view,
+    standing_answers,
 )
 from metaphase.web.serving import (
     LOOPBACK,
@@ -122,18 +123,23 @@ def _add_review(
 
     @app.post("/api/count/{key}")
     def count(key: str, asked: AskedCount) -> Reply:
-        """Count, grade, interval, hotspot and density with the answers so far."""
+        """Count, interval, score, hotspot and density with the answers so far."""
         slide = named(key)
         given = slide.answers(asked.observer, blind=blind)
-        stored = slide.stored(given) if asked.threshold is None else None
-        reviewed, counted = slide.counted(given, asked.threshold, quick=asked.quick or stored is not None)
-        result, config = slide.found, counted.config
+        result, stored = slide.found, None if asked.threshold is not None else slide.stored(given)
+        reviewed, counted = (
+            slide.counted(given, asked.threshold)
+            if stored is None
+            else (reviewed_result(result, given), stored)
+        )
+        config = counted.config
         density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config)
         drawn = drawn_density(slide, density)
         if drawn is not None:
             densities.put(drawn[0]["address"], drawn[1])
-        view = count_view(slide, reviewed, counted, stored, drawn[0] if drawn else None, blind)
-        if asked.quick or asked.threshold is not None:
+        standing = [] if asked.observer else standing_answers(given, "")
+        view = count_view(slide, reviewed, counted, drawn[0] if drawn else None, standing, blind)
+        if asked.threshold is not None:
             return view
         return view | {"row": row_with(slide, reviewed.shares, view["count"], asked.observer, blind)}
 
@@ -153,12 +159,8 @@ def _add_review(
     def review(key: str, hello: Hello) -> Reply:
         """What this observer has answered, from any device, and what others have where they may know."""
         observer = named(key).log.known(hello.observer)
-        standing = [
-            {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
-            for one in named(key).answers(observer, blind=blind)
-            if (position := position_of(one.item))
-        ]
-        return {"observer": observer, "standing": standing}
+        given = named(key).answers(observer, blind=blind)
+        return {"observer": observer, "standing": standing_answers(given, observer)}
 
     @app.post("/api/withdraw/{key}")
     def withdraw(key: str, hello: Hello) -> Reply:

@@ -49,7 +49,10 @@ def make(random: Random, folder: Path) -> Attempt:
         ("model", "info", "m.safetensors"),
         ("model", "info", "m.json", "--json"),
         ("detect", slide, "-o", "out", "--tissue", "whole", "--mpp", "0.25", "--model", "m.safetensors"),
-        ("score", "points.csv", "--card", "m.json", "--mpp", "0.25", "--set", "draws=0"),
+        ("score", "points.csv", "--card", "m.json", "--mpp", "0.25"),
         ("model", "package", "m.safetensors", "-o", "n.safetensors"),
     )
-    return Attempt(any_of(random, *commands), judge)
+    command = any_of(random, *commands)
+    if command[0] == "score" and how < 6 and path[-1:] in [("gamma",), ("mpp",)]:
+        judge = right  # of the card, only the operating points are read
+    return Attempt(command, judge)

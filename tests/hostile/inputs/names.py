@@ -48,7 +48,7 @@ def make(random: Random, folder: Path) -> Attempt:
             random,
             ("convert", b"./" + name, "-o", "out.csv"),
             ("convert", b"./" + name, "-o", "out", "--to", "qupath"),
-            ("score", b"./" + name, "--mpp", "0.25", "--area", "3", "--set", "draws=0"),
+            ("score", b"./" + name, "--mpp", "0.25", "--area", "3"),
             ("convert", b"./" + name, "-o", "out.sqlite"),
             ("convert", b"./" + name, "-o", "out", "--to", "asap"),
         )

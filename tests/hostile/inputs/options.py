@@ -32,7 +32,7 @@ NUMERIC_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--area",
         "theta1",
         "theta2",
-        "draws",
+        "--field-diameter",
         "--threshold",
     ),
     ("convert", "points.csv", "-o", "out.csv"): ("--mpp", "--threshold", "--suppress-um", "--to"),

@@ -20,7 +20,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("review", "export", "out", "-o", "truth.csv"),
     ("review", "import", "out", "--from", "out/slide/detections.geojson", "--observer", "Anna"),
     DRAW,
-    ("score", "out", "--set", "draws=10"),
+    ("score", "out"),
     ("view", "out", "--port", "70000"),
 )
 """The last one ends before it serves."""

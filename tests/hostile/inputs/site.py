@@ -7,45 +7,36 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from metaphase.counting.populations import BINS, DRAWN, SPREADS
+from metaphase.counting.likely import SHAPES
 from tests.hostile.inputs.odd import any_of, json_bytes, tree_changed, unsound
 from tests.hostile.inputs.sound import ASSETS, SEARCH
 from tests.hostile.trials import Attempt, must_refuse, right
 
 SHARE = 3
-DRAWS = 6
-NUMBERS = (
-    *DRAWN,
-    "floor",
-    "area_mm2",
-    "answers",
-    "squares",
-)
+NUMBERS = ("area_mm2", "answers", "sure", "a", "b", "missed", "false_alarms")
 
 
 def profile() -> dict[str, Any]:
     """A sound one, for the assets' own detections."""
     stated = json.loads((ASSETS / "out" / "slide" / "summary.json").read_bytes())["operating_points"]
     about = {"value": 0.5, "low": 0.4, "high": 0.6}
-    rates = {"recall": about, "false_per_mm2": about, "precision": about}
+    likely = [round(-0.01 * number, 3) for number in range(len(SHAPES))]
     return {
-        "format": 2, "name": "here", "made": "2026-01-01", "model": stated["model"],
-        "searched_with": stated["searched_with"], "slides": ["slide"], "area_mm2": 1.0, "answers": 100,
-        "squares": 20, "observers": ["Anna"], "design": {}, "reviewer": {"missed": 0.0, "false_alarms": 0.0},
-        "deltas": {"mitoses": 0.5, "count": 0.5}, "at": {"mitoses": rates, "count": rates},
-        "found": about, "mitoses_per_mm2": about, "answered": {"slide": [[10.0, 10.0, 1.0]]},
-        "draws": {
-            "floor": -2.2, "others": [[-0.1 * step for step in range(BINS)]] * DRAWS,
-            "mitoses": [[0.1 * step for step in range(BINS)]] * DRAWS, "share": [-3.0] * DRAWS,
-            "around": [0.5] * DRAWS, "spreads": [[0.3] * len(SPREADS)] * DRAWS, "missed": [0.1] * DRAWS,
-        },
+        "format": 3, "name": "here", "made": "2026-01-01", "model": stated["model"],
+        "searched_with": stated["searched_with"], "slides": ["a", "b", "slide"], "area_mm2": 1.0,
+        "answers": 100, "observers": ["Anna"], "design": {}, "error": {"missed": 0.0, "false_alarms": 0.0},
+        "deltas": {"mitoses": 0.5, "count": 0.5}, "precision": {"mitoses": about, "count": about},
+        "sure": [20, 15], "shapes": {"a": likely, "b": likely[::-1]},
+        "answered": {"slide": [[10.0, 10.0, 1.0]]},
     }  # fmt: skip
 
 
 def make(random: Random, folder: Path) -> Attempt:
     tree: Any = profile()
     if random.random() < 0.5:  # what counts most is a small part of the file
-        tree["draws"], path, value = tree_changed(random, tree["draws"])
+        part = any_of(random, "shapes", "answered", "error", "sure")
+        tree[part], path, value = tree_changed(random, tree[part])
+        path = (part, *path)
     else:
         tree, path, value = tree_changed(random, tree)
     data = json_bytes(random, tree)

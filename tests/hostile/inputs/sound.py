@@ -28,12 +28,11 @@ SEARCH = (
     "--tissue",
     "whole",
     "--set",
-    "floor=0.3",
+    "floor=0.1",
     "--model",
     str(ASSETS / "tiny.safetensors"),
 )
-DRAW = ("calibrate", "draw", "out", "-o", "calibration", "--answers", "40", "--set", "squares=0")
-"""The slide is too small for squares."""
+DRAW = ("calibrate", "draw", "out", "-o", "calibration", "--answers", "40")
 
 
 def write_assets(folder: Path) -> None:
@@ -71,7 +70,7 @@ def _write_assets(folder: Path) -> None:
             "mpp": 0.25,
             "patch_px": 100,
             "classes": ("other", "mitosis"),
-            "thresholds": {"mitoses": point, "count": point},
+            "thresholds": {"mitoses": point, "count": point | {"prior": {}}},
             "optical_density": (0.2, 0.3, 0.2),
             "data": [{"name": "none", "terms": "none"}],
         }
@@ -202,8 +201,8 @@ def on_table(random: Random, file: str, judge: Judge = right) -> Attempt:
             "0.25",
         ),
         ("convert", file, "-o", "out.sqlite", "--mpp", "0.25"),
-        ("score", file, "--mpp", "0.25", "--area", "5", "--set", "draws=10"),
-        ("score", file, "--mpp", "0.25", "--set", "draws=0", "-o", "out.csv"),
+        ("score", file, "--mpp", "0.25", "--area", "5"),
+        ("score", file, "--mpp", "0.25", "-o", "out.csv"),
         (
             "evaluate",
             "mitoses",

@@ -55,7 +55,7 @@ def make(random: Random, folder: Path) -> Attempt:
         ("info", name),
         ("tissue", name, "-o", "out"),
         ("convert", name, "-o", "out.csv", "--mpp", "0.25"),
-        ("score", name, "--mpp", "0.25", "--set", "draws=0"),
+        ("score", name, "--mpp", "0.25"),
         ("detect", slide, "-o", "out", "--model", name),
         ("detect", slide, "-o", "out", "--model", weights, "--tissue", name),
         ("detect", "--manifest", name, "-o", "out", "--model", weights),

@@ -120,7 +120,7 @@ def _labels(random: Random, folder: Path) -> Attempt:
     (folder / "points.csv").write_text(
         f"slide,x,y,probability,label\na,1,2,0.9,{label}\na,900,2,0.9,{label}\n"
     )
-    return Attempt(("score", "points.csv", "--mpp", "0.25", "--set", "draws=0"), must_refuse)
+    return Attempt(("score", "points.csv", "--mpp", "0.25"), must_refuse)
 
 
 def _metrics(random: Random, folder: Path) -> Attempt:

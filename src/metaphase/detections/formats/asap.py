@@ -15,6 +15,7 @@ from metaphase.base.files import atomic_path
 from metaphase.base.foreign import finite, parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
+    HOTSPOT,
     PLACE_DECIMALS,
     Format,
     ReadContext,
@@ -26,6 +27,7 @@ from metaphase.detections.formats.contract import (
     never,
     noted_probability,
     probability_note,
+    ring,
 )
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet, common_label
 
@@ -34,6 +36,7 @@ POINTS = ("Dot", "PointSet")
 OUTLINES = ("Polygon", "Spline", "Rectangle")
 """Shapes that stand for what they enclose; a measurement encloses nothing."""
 NO_GROUP = ("None", "")
+HOTSPOT_CORNERS = 64
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
@@ -71,6 +74,8 @@ def _rows(
     kind = drawing.get("Type", "")
     corners = sorted(drawing.iterfind("Coordinates/Coordinate"), key=lambda one: int(one.get("Order", 0)))
     positions = np.array([[finite(corner.attrib[name]) for name in "XY"] for corner in corners])
+    if drawing.get("PartOfGroup") == HOTSPOT:
+        return
     if kind not in POINTS + OUTLINES:
         left_out[f"annotations of the type {kind or 'None'}"] += 1
     elif not len(positions):
@@ -93,11 +98,11 @@ def _centroid(positions: Points) -> tuple[float, float]:
     return outline.centroid.x, outline.centroid.y
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- in pixels
+def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     """A dot a detection, named by its class, number and probability; a group a class."""
     root = ET.Element(ROOT)
     dots, groups = ET.SubElement(root, "Annotations"), ET.SubElement(root, "AnnotationGroups")
-    table = detections.table
+    table, (slide,) = detections.table, detections.slides
     rows = zip(table["x"], table["y"], table["probability"], table["label"], strict=True)
     for number, (x, y, probability, label) in enumerate(rows):
         name = f"{name_of(label)} {number} {probability_note(probability)}"
@@ -105,6 +110,13 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
         coordinates = ET.SubElement(ET.SubElement(dots, "Annotation", dot), "Coordinates")
         position = {"X": f"{x:.{PLACE_DECIMALS}f}", "Y": f"{y:.{PLACE_DECIMALS}f}"}
         ET.SubElement(coordinates, "Coordinate", {"Order": "0"} | position)
+    if (circle := context.hotspots.get(slide)) is not None:
+        shape = {"Name": HOTSPOT, "Type": "Polygon", "PartOfGroup": HOTSPOT, "Color": "#005AC8"}
+        coordinates = ET.SubElement(ET.SubElement(dots, "Annotation", shape), "Coordinates")
+        for order, (x, y) in enumerate(ring(circle, HOTSPOT_CORNERS)[:-1]):
+            ET.SubElement(coordinates, "Coordinate", {"Order": str(order), "X": f"{x}", "Y": f"{y}"})
+        group = {"Name": HOTSPOT, "PartOfGroup": NO_GROUP[0], "Color": "#005AC8"}
+        ET.SubElement(ET.SubElement(groups, "Group", group), "Attributes")
     for label in table["label"].unique():
         group = {"Name": name_of(label), "PartOfGroup": NO_GROUP[0], "Color": hex_colour(label)}
         ET.SubElement(ET.SubElement(groups, "Group", group), "Attributes")

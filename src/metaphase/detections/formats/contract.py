@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import gzip
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metaphase.base.errors import OutputError, ResultWarning
@@ -48,6 +50,21 @@ def resolution_of(mpp: Resolution, slide: str) -> float | None:
     return mpp if mpp is not None and mpp > 0 else None
 
 
+HOTSPOT = "Hotspot"
+"""Class of the circle that was counted; readers take it for no detection."""
+Circle = tuple[float, float, float]
+"""x, y and radius, in level-0 pixels."""
+
+
+def ring(circle: Circle, corners: int) -> list[list[float]]:
+    """Corners of a circle, anticlockwise, the first again at the end."""
+    x, y, radius = circle
+    angles = np.arange(corners + 1) % corners * (2 * math.pi / corners)
+    around = np.stack([x + radius * np.cos(angles), y + radius * np.sin(angles)], axis=1)
+    corners_px: list[list[float]] = around.round(PLACE_DECIMALS).tolist()
+    return corners_px
+
+
 @dataclass(frozen=True)
 class ReadContext:
     """What a file may not say itself."""
@@ -79,6 +96,8 @@ class WriteContext:
     """Width and height in level-0 pixels, for formats that state them."""
     sources: Mapping[str, Path] = field(default_factory=dict)
     """File or folder of each slide, for formats that refer to it."""
+    hotspots: Mapping[str, Circle] = field(default_factory=dict)
+    """The densest circle of each slide, for formats that have shapes."""
 
     def mpp_of(self, slide: str, path: Path, purpose: str) -> float:
         """The resolution of one slide; an error that says what it is needed for where it is unknown."""

@@ -18,6 +18,7 @@ from shapely.geometry.base import BaseGeometry
 from metaphase.base.foreign import parsing
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
+    HOTSPOT,
     MARKER_UM,
     NO_CLASS,
     PLACE_DECIMALS,
@@ -29,6 +30,7 @@ from metaphase.detections.formats.contract import (
     load_json,
     name_of,
     resolution_of,
+    ring,
     save_json,
     stated_probability,
 )
@@ -42,6 +44,7 @@ SEGMENTED = ("cell", "tile", "PathCellObject", "PathTileObject")
 MULTIPOINT = shapely.GeometryType.MULTIPOINT
 MARKER_PX = 50.0
 """Width of a circle where the resolution is unknown: it only has to be seen."""
+HOTSPOT_CORNERS = 64
 CORNERS = 8
 """Corners of a circle; a multiple of 4, so that they reach its bounding box, by which QuPath draws it."""
 
@@ -52,8 +55,13 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     Other measurements and metadata become columns of their own.
     """
     everything = list(_objects(load_json(path)))
-    found = [(feature, shape) for feature, shape in _shapes(everything, path) if _kind(feature) not in FRAMES]
+    found = [
+        (feature, shape)
+        for feature, shape in _shapes(everything, path)
+        if _kind(feature) not in FRAMES and not _is_hotspot(feature)
+    ]
     frames = sum(_kind(feature) in FRAMES for feature in everything)
+    hotspots = sum(map(_is_hotspot, everything))
     shapes = np.array([geometry for _, geometry in found], dtype=object)
     single = np.where(shapely.get_type_id(shapes) == MULTIPOINT, shapes, shapely.centroid(shapes))
     parts, owner = shapely.get_parts(single, return_index=True)
@@ -64,7 +72,7 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     frame = frame.assign(slide=context.slide, x=centres[:, 0], y=centres[:, 1])
     left_out = {
         "objects that frame others (TMA cores)": frames,
-        "objects without a shape": len(everything) - frames - len(found),
+        "objects without a shape": len(everything) - frames - hotspots - len(found),
     }
     return found_in(path, frame, (context.slide,), left_out)
 
@@ -113,6 +121,12 @@ def _kind(feature: dict[str, Any]) -> str | None:
     return properties.get("objectType") or properties.get("object_type") or feature.get("id")
 
 
+def _is_hotspot(feature: dict[str, Any]) -> bool:
+    """Whether the object is the circle that was counted."""
+    label = (feature.get("properties") or {}).get("classification")
+    return isinstance(label, dict) and (label.get("name") == HOTSPOT or label.get("names") == [HOTSPOT])
+
+
 def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     """Probability, label and whatever else an object says of itself.
 
@@ -152,11 +166,10 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     table = detections.table
     (slide,) = detections.slides
     mpp = resolution_of(context.mpp, slide)
-    angles = np.arange(CORNERS + 1) % CORNERS * (2 * math.pi / CORNERS)  # anticlockwise, as GeoJSON wants it
     width = MARKER_UM / mpp if mpp else MARKER_PX
-    ring = np.stack([np.cos(angles), np.sin(angles)], axis=1) * width / 2
+    corners = np.array(ring((0.0, 0.0, width / 2), CORNERS))
     centres = table[["x", "y"]].to_numpy().round(PLACE_DECIMALS)
-    circles = (centres[:, None] + ring.round(PLACE_DECIMALS)).round(PLACE_DECIMALS).tolist()
+    circles = (centres[:, None] + corners).round(PLACE_DECIMALS).tolist()
     rows = zip(identities(table), circles, _properties(table), strict=True)
     found = [
         {
@@ -167,6 +180,18 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         }
         for identity, circle, properties in rows
     ]
+    if (hotspot := context.hotspots.get(slide)) is not None:
+        around = ring(hotspot, HOTSPOT_CORNERS)
+        middle = pd.DataFrame([(slide, *hotspot[:2], HOTSPOT)], columns=["slide", "x", "y", "label"])
+        found.append(
+            {
+                "type": "Feature",
+                "id": identities(middle)[0],
+                "geometry": {"type": "Polygon", "coordinates": [around], "isEllipse": True},
+                "properties": {"objectType": "annotation", "name": HOTSPOT, "isLocked": True,
+                               "classification": {"name": HOTSPOT, "color": [0, 90, 200]}},
+            }
+        )  # fmt: skip
     save_json(path, {"type": "FeatureCollection", "features": found})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.files import write_text
-from metaphase.reports.pages import render
+from metaphase.counting.clinical import count_text
+from metaphase.reports.pages import render, sentence
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
 from metaphase.slides.contract import Slide
@@ -18,7 +18,7 @@ from metaphase.slides.contract import Slide
 if TYPE_CHECKING:
     from metaphase.counting.clinical import SlideCount
 
-# ---- the count and its interval on a line that is cut where one grade ends and the next begins ----
+# ---- the count and its interval on a line that is cut where one score ends and the next begins ----
 
 LEAST_APART = 6.0
 """Per cent of the line between two labels."""
@@ -26,19 +26,18 @@ ROOM = 1.08
 """Length of the line in terms of the largest thing on it."""
 
 
-def grade_scale(score: SlideCount) -> dict[str, Any] | None:
+def score_scale(score: SlideCount) -> dict[str, Any] | None:
     """Positions of count, interval and cuts along the line in per cent of its length.
 
-    None where the count is not known. `cuts` are where grades 1 and 2 end, and the counts there; those that
-    would run into another are left out.
+    None without an interval. `cuts` are where scores 1 and 2 end, and the counts there; those that would run
+    into another are left out.
     """
-    if not math.isfinite(score.count):
+    if score.likely is None:
         return None
-    low, high = (end if math.isfinite(end) else score.count for end in score.count_interval or [math.nan] * 2)
-    theta1, theta2 = score.config.theta1, score.config.theta2
-    length = ROOM * max(1.5 * theta2, high, score.count, 1.0)
-    share = [round(100 * max(0.0, value) / length, 2) for value in (score.count, low, high, theta1, theta2)]
-    cuts = [(share[3], f"{theta1:g}"), (share[4], f"{theta2:g}")]
+    (low, high), (one, two) = score.likely.interval, score.score.most
+    length = ROOM * max(1.5 * two, high, score.count, 1)
+    share = [round(100 * value / length, 2) for value in (score.count, low, high, one, two)]
+    cuts = [(share[3], count_text(one)), (share[4], count_text(two))]
     apart = cuts[1][0] - cuts[0][0] >= LEAST_APART
     return {"count": share[0], "low": share[1], "high": share[2], "cuts": cuts if apart else cuts[1:]}
 
@@ -88,13 +87,13 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         points=points,
         counted=int(points.counted.sum()),
         above=int((points.network >= result.threshold).sum()),
-        scale=grade_scale(result.score),
+        scale=score_scale(result.score),
         size=size_mm(slide),
         mpp=mpp_text(slide),
         notice=notice_of(result.card),
         warnings=_warnings(slide, result, points),
         overview=overview,
-        small=result.score.area_mm2 < result.score.config.area_mm2,
+        small=result.is_small,
         closeup=closeup,
         ring_units=RING_UNITS,
         groups=groups,
@@ -115,9 +114,5 @@ def _warnings(slide: Slide, result: ReportInput, points: Points) -> ResultWarnin
     for warning in unique(found):
         advice = "" if warning.next_step in given else warning.next_step
         given.add(advice)
-        shown.append(ResultWarning(warning.code, _sentence(warning.text), _sentence(advice)))
+        shown.append(ResultWarning(warning.code, sentence(warning.text), sentence(advice)))
     return tuple(shown)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}" + ("" if text.endswith((".", "?")) else ".") if text else ""

@@ -15,12 +15,11 @@ from metaphase.base.errors import ResultWarnings
 from metaphase.base.tables import as_text, require_columns
 from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.reports.pages import measure, number
+from metaphase.reports.pages import area, measure, number, with_units
 from metaphase.slides.contract import Slide
 
 if TYPE_CHECKING:
-    from metaphase.counting.calibration import AtypicalShare
-    from metaphase.counting.clinical import SlideCount
+    from metaphase.counting.clinical import AtypicalShare, SlideCount
     from metaphase.counting.hotspot import Hotspot
     from metaphase.counting.specimen import DensityMap
 
@@ -63,6 +62,16 @@ class ReportInput:
         """Probability from which a detection is counted."""
         return self.score.config.threshold
 
+    @property
+    def listed_from(self) -> float:
+        """Probability from which a detection is listed, and to be looked at; 1 where that is not known."""
+        return float(self.points.get("mitoses", {}).get("delta", 1.0))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all of the slide is counted, because it has less tissue than a hotspot."""
+        return self.score.area_mm2 < self.score.config.area_mm2
+
 
 @dataclass(frozen=True, eq=False)
 class Points:
@@ -79,11 +88,15 @@ class Points:
     counted: Mask
     """At or above the threshold."""
     in_hotspot: Mask
-    """Counted, and inside the hotspot's circle."""
+    """Those of which the count is the number: counted, and inside the circle (on a small slide, anywhere)."""
+    to_look_at: Mask
+    """There as well: listed, not counted, and nobody decided about them."""
     network: Floats
     """What the network said of all of its detections, the rejected ones included."""
     dropped: int
     """Rows without a finite position and probability, which no part of the report shows."""
+    small: bool = False
+    """Whether all of the slide is counted, for want of tissue."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -101,12 +114,25 @@ def shown_points(result: ReportInput) -> Points:
     rows = rows[np.lexsort((values[rows, 0], values[rows, 1], -np.nan_to_num(machine[rows], nan=2.0)))]
     x, y, certainty = values[rows].T
     counted = certainty >= result.threshold
-    circle = drawable(result.score.hotspot)
-    inside = np.zeros(len(x), bool)
+    circle = drawable(result.score)
+    inside = np.full(len(x), result.is_small)
     if circle is not None:
-        inside = counted & (np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9))
-    said = _said(table.iloc[rows])
-    return Points(x, y, machine[rows], certainty, said, counted, inside, network, int((~finite).sum()))
+        inside |= np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9)
+    said, dropped = _said(table.iloc[rows]), int((~finite).sum())
+    open_ = inside & ~counted & (certainty >= result.listed_from)
+    return Points(
+        x,
+        y,
+        machine[rows],
+        certainty,
+        said,
+        counted,
+        inside & counted,
+        open_,
+        network,
+        dropped,
+        result.is_small,
+    )
 
 
 def _said(table: pd.DataFrame) -> tuple[str, ...]:
@@ -123,10 +149,11 @@ def _said(table: pd.DataFrame) -> tuple[str, ...]:
     return tuple(words)
 
 
-def drawable(hotspot: Hotspot) -> Hotspot | None:
-    """The hotspot, or None where there is nothing to draw: no mitosis, or no finite position."""
+def drawable(score: SlideCount) -> Hotspot | None:
+    """The hotspot, or None where there is nothing to draw: nothing in it, or no finite position."""
+    hotspot = score.hotspot
     finite = all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px)))
-    return hotspot if hotspot.count and finite else None
+    return hotspot if (hotspot.count or score.to_look_at) and finite else None
 
 
 # ---- where the numbers come from ----
@@ -147,7 +174,7 @@ def facts_of(slide: Slide, result: ReportInput, points: Points) -> list[tuple[st
         ("Resolution", mpp_text(slide)),
         ("Objective", f"{power:g}x" if power else ""),
         ("Scan", f"{slide.width:,} × {slide.height:,} px, {size_mm(slide)} mm"),
-        ("Tissue", f"{number(result.tissue.area_mm2)} mm²"),
+        ("Tissue", f"{area(result.tissue.area_mm2)} mm²"),
         ("Stain", result.stain),
         ("Scanner or format", slide.info.vendor),
         ("Read with", slide.info.backend),
@@ -188,9 +215,13 @@ def _count_rows(result: ReportInput, points: Points) -> Rows:
     merits += [] if false is None else [f"made {number(false)} false positives per mm²"]
     return (
         ("Threshold of the count", number(config.threshold)),
-        ("Its source", point.get("source")),
+        ("Its source", with_units(point.get("source") or "")),
         ("On validation slides it", " and ".join(merits)),
-        ("Grade", f"1 up to {config.theta1:g}, 2 up to {config.theta2:g}, 3 above"),
+        (
+            "Proliferation score",
+            f"{number(result.score.proliferation)}, the {config.percentile:g}th percentile over positions",
+        ),
+        ("Grade of the paper", f"{result.score.grade}: 1 up to {config.theta1:g}, 2 up to {config.theta2:g}"),
         ("Listed as mitoses", f"{listed:,}, threshold {number(mitoses['delta'])}" if mitoses else ""),
         ("Counted on the slide", f"{counted:,}"),
         ("Under the threshold", f"{len(points) - counted:,}" if len(points) > counted else ""),
@@ -207,8 +238,8 @@ def _model_rows(card: Mapping[str, Any]) -> Rows:
         ("Width factor γ", number(card["gamma"]) if card.get("gamma") else ""),
         ("Works at", f"{number(mpp)} µm/px" if mpp else ""),
         ("Sees", f"{patch} px" if patch else ""),
-        ("Intended use", card.get("intended_use")),
-        ("Known failures", "; ".join(map(str, failures))),
+        ("Intended use", with_units(card.get("intended_use") or "")),
+        ("Known failures", with_units("; ".join(map(str, failures)))),
         ("Made with", ", ".join(f"{name} {value}" for name, value in (card.get("versions") or {}).items())),
         ("Weights", str(card.get("weights_sha256") or "")[:16]),
     )

@@ -58,7 +58,7 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, 
 
 def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
     """The hotspot in units of a drawing."""
-    hotspot = drawable(result.score.hotspot)
+    hotspot = drawable(result.score)
     if hotspot is None:
         return None
     x, y = frame.position(hotspot.x, hotspot.y)
@@ -137,7 +137,7 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, A
     `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
     ones do.
     """
-    hotspot = drawable(result.score.hotspot)
+    hotspot = drawable(result.score)
     if hotspot is None:
         return None
     half = hotspot.radius_px * MARGIN
@@ -168,9 +168,9 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, A
 
 CROP_PX = 256
 """Side of a crop at 0.25 um/px: 64 um."""
-HOTSPOT_MOST, ELSEWHERE_LEAST, COUNTED_MOST, BORDERLINE_MOST = 54, 9, 54, 9
+HOTSPOT_MOST, ELSEWHERE_LEAST, COUNTED_MOST, LOOK_MOST, BORDERLINE_MOST = 54, 9, 54, 27, 9
 """Crops of the hotspot at most; of other positions at least, however full the hotspot is; of both together,
-where the hotspot leaves room; on each side of the threshold."""
+where the hotspot leaves room; of what is to be looked at; on each side of the threshold."""
 GALLERY_BYTES = 1_600_000
 CONTEXT_UM, CONTEXT_PX = 256.0, 384
 """Side of the surroundings of a detection; the middle half of it, 128 um, is shown larger."""
@@ -196,16 +196,19 @@ Group = tuple[str, list[Crop], int]
 
 def choose(points: Points) -> list[tuple[str, Integers, int]]:
     """Title, rows and out of how many of each part that is shown; parts do not overlap, none is empty."""
+    where = "" if points.small else ", in the hotspot"
     hotspot = np.flatnonzero(points.in_hotspot)
     elsewhere = np.flatnonzero(points.counted & ~points.in_hotspot)
-    under = np.flatnonzero(~points.counted)
+    open_ = np.flatnonzero(points.to_look_at)
+    under = np.flatnonzero(~points.counted & ~points.to_look_at)
     first = hotspot[:HOTSPOT_MOST]
     others = elsewhere[: max(ELSEWHERE_LEAST, COUNTED_MOST - len(first))]
     rest = np.setdiff1d(np.flatnonzero(points.counted), np.concatenate([first, others]))
     parts = (
-        ("Counted, in the hotspot", first, len(hotspot)),
+        (f"Counted{where}", first, len(hotspot)),
         ("Counted, elsewhere on the slide", others, len(elsewhere)),
         ("Counted, but only just", rest[-BORDERLINE_MOST:], 0),
+        (f"To be looked at{where}", open_[:LOOK_MOST], len(open_)),
         ("Not counted: nearest below the threshold", under[:BORDERLINE_MOST], len(under)),
     )
     return [part for part in parts if len(part[1])]

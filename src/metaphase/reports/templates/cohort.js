@@ -32,6 +32,7 @@
   }
 
   const figure = (value) => (value === null ? "–" : String(Number(value.toPrecision(3))));
+  const area = (value) => (value === null ? "–" : value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }));
 
   function draw() {
     body.replaceChildren();
@@ -40,12 +41,13 @@
       const codes = slide.warnings.filter((code) => !everywhere.includes(code));
       cell(row, "text name", element("a", slide.case, slide.report));
       cell(row, "", element("b", slide.text));
-      cell(row, "nowrap", slide.interval_text);
+      cell(row, "", figure(slide.per_mm2));
+      cell(row, "nowrap", slide.interval_text || "–");
       cell(row, "text wide", slide.kind);
-      cell(row, "", slide.grade_shown);
-      cell(row, "wide", figure(slide.counted_mm2));
+      cell(row, "nowrap", slide.score);
+      cell(row, "wide", area(slide.counted_mm2));
       cell(row, "text wide", slide.model);
-      cell(row, "wide", figure(slide.area_mm2));
+      cell(row, "wide", area(slide.area_mm2));
       cell(row, "text cares", codes.join(", ").replaceAll("-", " "));
     }
     const last = Math.min(chosen.length, (page + 1) * size);

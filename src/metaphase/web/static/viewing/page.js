@@ -11,7 +11,6 @@ const FIELD_UM = 110; // a figure with its neighbours
 const AHEAD = 3;
 const NEAR_PX = 16;
 const PAUSE_MS = 120;
-const QUIET_MS = 500; // an interval takes the server a while: not while answers follow each other
 const CHANGES_MS = 4000;
 const ZOOM_STEP = 1.6;
 const NARROW = matchMedia("(max-width: 60rem)"); // where the list would hide what it leads to
@@ -81,7 +80,7 @@ function showList() {
   const { by, up } = sorted;
   const rows = sortedRows().map((one) => {
     const row = document.createElement("tr");
-    const cells = [one.name, one.count?.text ?? "–", share(one.doubt), one.counted ? `${one.answered} of ${one.candidates}` : "–"];
+    const cells = [one.name, one.count?.text ?? "–", one.count?.interval_text || "–", one.counted ? `${one.answered} of ${one.candidates}` : "–"];
     row.title = [one.problem, one.waits ? "Answers wait to be applied" : ""].filter(Boolean).join(" ");
     row.className = [one.problem ? "missing" : "", one.waits ? "waits" : ""].join(" ").trim();
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
@@ -123,8 +122,6 @@ function nextSlide() {
   const next = others.find((one) => one.progress < 1) ?? others[0];
   if (next) openSlide(next.key);
 }
-
-const share = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 
 // ---- a slide ----
 
@@ -194,7 +191,7 @@ function toHotspot() {
 
 function redraw() {
   if (!slide || !image()) return;
-  marks.draw(frame(), slide, { threshold, count, view, review, current: review?.current });
+  marks.draw(frame(), slide, { threshold, count, view, review: answers(), current: review?.current });
   showScale();
 }
 
@@ -265,48 +262,37 @@ function countSoon() {
   later = setTimeout(() => refreshCount().catch(silent), PAUSE_MS);
 }
 
-// The count at once, its uncertainty a moment later.
 async function refreshCount() {
   const mine = (asking += 1);
   const own = threshold === slide.threshold;
   $("numbers").dataset.waiting = "yes";
-  for (const quick of [true, false]) {
-    const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold, quick });
-    if (mine !== asking) return;
-    if (found.record !== slide.record) return void (await showChanged());
-    view = found;
-    count = found.count;
-    if (found.row) putRow(found.row);
-    showCount(own);
-    redraw();
-    if (!quick) break;
-    loadDensity(found.density);
-    if (count.draws) break; // its uncertainty was on the disk
-    await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
-    if (mine !== asking) return;
-  }
+  const found = await ask(`/api/count/${slide.key}`, { observer, threshold: own ? null : threshold });
+  if (mine !== asking) return;
+  if (found.record !== slide.record) return void (await showChanged());
+  view = { ...found, given: new Review(slide, found, [], silent) };
+  count = found.count;
+  if (found.row) putRow(found.row);
+  showCount(own);
+  redraw();
+  loadDensity(found.density);
   delete $("numbers").dataset.waiting;
 }
 
 function showCount(own) {
-  const known = !view.waits;
-  const shown = count.grade_shown;
-  $("count").textContent = known ? count.text : "…";
-  $("kind").textContent = known ? `${count.kind}, ${count.interval_name}${own ? "" : ", at another threshold"}` : "…";
-  $("note").textContent = known ? `${count.kind_text}; ${count.interval_note}` : "";
-  $("grade").textContent = known ? shown.text : "–";
-  if (!known) $("interval").textContent = "";
-  if (count.draws) {
-    const grades = shown.withheld ? [] : count.grade_probabilities;
-    $("interval").textContent = count.interval_text;
-    $("grades").textContent = grades.map((chance, index) => `${index + 1}: ${Math.round(100 * chance)}%`).join(" · ");
-  }
+  $("count").textContent = count.text;
+  $("interval").textContent = count.interval_text ? `true figures: ${count.interval_text}` : "no interval of the true figures";
+  $("to-look-at").textContent = count.to_look_at ? `${count.to_look_at} more to be looked at in the circle` : "";
+  $("kind").textContent = `${count.kind_text}${own ? "" : ", at another threshold"}`;
+  $("note").textContent = count.interval_note;
+  const [score, ...others] = count.scores;
+  $("score").textContent = score.text;
+  $("rule").textContent = [score.rule, ...others.map((one) => `${one.rule}: ${one.text}`)].join("; ");
   const lines = (texts) => texts.map((line) => Object.assign(document.createElement("li"), { textContent: line }));
   $("beneath").replaceChildren(...lines(view.lines.slice(1)));
   $("shares").replaceChildren(...lines(view.shares));
   showInside(count.hotspot.count, count.counted);
   showOutcome();
-  if (known) $("numbers").dataset.count = count.count;
+  $("numbers").dataset.count = count.count;
 }
 
 function showInside(circle, all) {
@@ -342,13 +328,16 @@ function showCut() {
   showLimit();
 }
 
+// The answers that are marked and counted: of a review, or without an observer all that stand.
+const answers = () => review ?? view?.given;
+
 // The circle's content at once, before the server has found the circle anew.
 function showLimit() {
   $("limit").textContent = threshold.toFixed(3);
   const circle = count?.hotspot;
   const inside = (row) => !circle || Math.hypot(slide.x[row] - circle.x, slide.y[row] - circle.y) <= circle.radius_px;
   const counts = (row) => {
-    const answer = review?.answerAt(slide.x[row], slide.y[row]);
+    const answer = answers()?.answerAt(slide.x[row], slide.y[row]);
     return answer === "mitosis" || (answer !== "not" && slide.probability[row] >= threshold);
   };
   let [all, here] = [0, 0];
@@ -357,7 +346,7 @@ function showLimit() {
     all += 1;
     here += inside(row);
   }
-  for (const one of review?.added() ?? []) {
+  for (const one of answers()?.added() ?? []) {
     if (one.answer !== "mitosis") continue;
     all += 1;
     here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius_px;
@@ -463,10 +452,10 @@ function showEnd() {
   showOutcome();
 }
 
-// The count as it is now; its interval follows a moment later.
+// The count as it is now.
 function showOutcome() {
-  if (!count || view.waits) return;
-  const interval = count.interval_text ? ` (${count.interval_text})` : "";
+  if (!count) return;
+  const interval = count.interval_text ? `, true figures likely ${count.interval_text}` : "";
   const others = view.lines.slice(1).map((line) => `Without the review: ${line}.`).join(" ");
   $("outcome").textContent = `Mitotic count now ${count.text}${interval}. ${others}`;
 }
