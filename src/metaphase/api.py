@@ -28,8 +28,8 @@ from metaphase.analysis.scoring import (
     count_cohort,
     count_points,
     read_cases,
-    site_beside,
     site_for,
+    sites_beside,
     stored_results,
 )
 from metaphase.base.arrays import RGB
@@ -37,7 +37,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import BatchWatch, Progress
 from metaphase.base.tables import write_table
 from metaphase.counting.clinical import SlideCount
-from metaphase.counting.sites import SiteProfile, load_profile
+from metaphase.counting.sites import load_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.evaluation.mitoses import MitosisResult, evaluate_mitoses
 from metaphase.labels.registration.outputs import Annotations, Registered, register_slides
@@ -211,10 +211,9 @@ def score(
                 path=file,
                 next_step="give those of one slide at a time",
             )
-        own = card is None and (threshold, theta1, theta2) == (None, None, None)
-        profile: SiteProfile | None = site_beside([file]) if own else None
-        profile = profile if site is None else site_for(Path(site), [file])
-        batch = count_cohort(cases, [point], config, tissue=tissue, site=profile)
+        profile = None if site is None else site_for(Path(site), [file])
+        beside = sites_beside([file]) if site is None and card is None else {}
+        batch = count_cohort(cases, [point], config, tissue=tissue, site=profile, sites=beside)
     for failure in batch.failures:
         raise MetaphaseError(failure.message.rstrip("."))
     (counts,) = batch.results.values()

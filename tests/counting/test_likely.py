@@ -193,6 +193,52 @@ def test_nothing_found_on_a_large_slide_means_few_figures() -> None:
     assert small.interval[1] <= 4
 
 
+def test_ever_more_lookalikes_are_no_figures() -> None:
+    """However many are listed, their log-odds say what they are."""
+    rng = np.random.default_rng(0)
+    odds = logit(0.1) + rng.exponential(np.exp(-PRIOR.fall[0]), 50_000)
+    nothing = np.full(len(odds), np.nan)
+    circle, rest = tally(odds[:2000], nothing[:2000], 2.0), tally(odds[2000:], nothing[2000:], 48.0)
+    likelihood = slide_likelihood(circle, rest, PRIOR)
+    marked, unmarked = draw_figures(likelihood, slide_prior((), PRIOR), circle, PRIOR)
+    assert np.median(marked + unmarked) < 10
+    assert np.quantile(marked + unmarked, 0.975) < 100
+
+
+def test_figures_that_people_added_tell_that_more_were_missed() -> None:
+    none, empty = np.zeros(0), tally(np.zeros(0), np.zeros(0), 48.0)
+
+    def highest(added: int) -> float:
+        circle = tally(none, none, 2.0, added)
+        drawn = draw_figures(slide_likelihood(circle, empty, PRIOR), slide_prior((), PRIOR), circle, PRIOR)
+        return float(np.quantile(sum(drawn), 0.975)) - added
+
+    assert highest(10) > highest(0)
+
+
+def test_a_weak_figure_that_people_accepted_is_in_the_interval() -> None:
+    table, _ = tumour(0, 0.0)
+    weak = pd.DataFrame({"x": 1000.0 + 50 * np.arange(10), "y": 1000.0, "probability": 0.06, "true": True})
+    accepted = answered(weak, np.arange(10)).assign(probability=1.0)
+    found = count_slide(accepted, mpp=MPP, area_mm2=50.0, config=CONFIG)
+    assert found.likely is not None
+    assert (len(table), found.count) == (0, 10)
+    assert found.likely.interval[0] >= 10
+
+
+def test_a_threshold_below_what_is_listed_has_no_interval() -> None:
+    table, _ = tumour(10, 3.8)
+    low = count_slide(table, mpp=MPP, area_mm2=50.0, config=replace(CONFIG, threshold=0.05))
+    assert low.no_interval == "the threshold of the count is below 0.1"
+
+
+def test_answers_of_a_calibration_do_not_count_twice() -> None:
+    sure = pd.DataFrame({"x": 400.0 * np.arange(8), "y": 900.0, "probability": 0.95, "true": False})
+    own = sure[["x", "y"]].assign(answer=0.0).to_numpy(float)
+    site = SiteKnowledge(0, (), ObserverError(), (8, 0), own)
+    assert count_slide(sure, mpp=MPP, area_mm2=50.0, config=CONFIG, site=site).likely is not None
+
+
 # ---- scores ----
 
 
@@ -236,10 +282,13 @@ def test_on_less_tissue_higher_scores_stay_open() -> None:
     (found,) = mitotic_scores(CONFIG, 5, None, 1.0)
     assert (found.found, found.text) == (1, "1 to 2")
     assert mitotic_scores(CONFIG, 2, None, 0.1)[0].text == "withheld"
+    assert mitotic_scores(CONFIG, 0, None, 0.05)[0].text == "withheld"
+    assert mitotic_scores(CONFIG, 0, None, 0.0)[0].text == "withheld"
+    assert mitotic_scores(CONFIG, 0, None, 1.995)[0].text == "1"
 
 
 def test_thresholds_of_ones_own_come_first() -> None:
-    own, nottingham = mitotic_scores(replace(CONFIG, theta1=2, theta2=9, thetas_tuned=True), 8, None, 2.0)
+    own, nottingham = mitotic_scores(replace(CONFIG, theta1=2, theta2=9, thetas_given=True), 8, None, 2.0)
     assert (own.found, nottingham.found) == (2, 2)
     assert own.most == (2, 9)
 
@@ -252,7 +301,7 @@ def test_a_table_is_counted_at_the_point_it_carries() -> None:
     found = count_slide(table, mpp=MPP, area_mm2=50.0)
     assert (found.config.threshold, found.config.theta2) == (0.7, 9.0)
     assert found.config.prior == LaboratoryPrior(shift=(0.2, 1.0), width=2.0)
-    assert found.config.thetas_tuned
+    assert not found.config.thetas_given, "they were tuned for the proliferation score"
     assert stated_config(table[["x"]].copy().assign(y=0)) is not None
 
 

@@ -122,6 +122,17 @@ def test_a_slide_without_mitoses() -> None:
     assert not score.warnings
 
 
+def test_where_nothing_counts_the_circle_lies_where_most_is_listed_or_on_tissue() -> None:
+    mask = np.zeros((500, 1500), np.bool_)
+    mask[:, :400] = mask[:, 1100:] = True
+    pieces = TissueMask(mask, 8.0, 0.0, 0.0, 8.0 / MPP)
+    bare = count_slide(table([]), mpp=MPP, tissue=pieces, config=CountConfig(threshold=0.4))
+    assert bare.counted_mm2 > 1.9
+    weak, config = clusters(6) + np.array((9500.0, 2000.0)), CountConfig(threshold=0.4)
+    listed = count_slide(table(weak, 0.3), mpp=MPP, tissue=pieces, config=config, listed=0.2)
+    assert (listed.count, listed.to_look_at) == (0, 6)
+
+
 def test_empty_mask_is_reported_and_not_believed() -> None:
     empty = TissueMask(np.zeros((50, 50), np.bool_), 8.0, 0.0, 0.0, 32.0)
     score = count_slide(table(clusters(8)), mpp=MPP, tissue=empty, config=QUICK)

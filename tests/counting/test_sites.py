@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import date
 
 import numpy as np
+import pytest
 
-from metaphase.counting.likely import SHAPES
-from metaphase.counting.sites import SiteProfile
+from metaphase.counting.likely import SHAPES, ObserverError
+from metaphase.counting.sites import SiteProfile, precision_by_design
 
 
 def test_a_slide_is_placed_among_the_others_of_its_laboratory() -> None:
@@ -25,6 +26,17 @@ def test_a_slide_is_placed_among_the_others_of_its_laboratory() -> None:
     assert len(elsewhere.shapes) == 3
     assert elsewhere.own_answers.shape == (0, 3)
     for known in (of_b, elsewhere):
-        assert (known.answers, known.sure) == (3, (12, 9))
+        assert (known.answers, known.sure) == (3 - len(known.own_answers), (12, 9))
         assert (known.error.missed, known.error.false_alarms) == (0.1, 0.05)
     assert np.isfinite(of_b.shapes).all()
+
+
+def test_what_is_known_of_an_observer_corrects_the_precision() -> None:
+    answer, inclusion, chosen = np.repeat([1.0, 0.0], [60, 40]), np.ones(100), np.ones(100, bool)
+    plain, corrected = (
+        precision_by_design(answer, inclusion, chosen, ObserverError(missed, 0.0)) for missed in (0.0, 0.3)
+    )
+    assert plain is not None
+    assert corrected is not None
+    assert plain.value == pytest.approx(0.6)
+    assert corrected.value == pytest.approx(0.6 / 0.7)

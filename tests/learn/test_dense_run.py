@@ -259,7 +259,7 @@ def test_the_choice_calibrates_and_knows_how_it_errs_elsewhere() -> None:
     assert choice.points["mitoses"].prior is None
     known = at_point(CountConfig(), choice.points["count"].model_dump())
     assert (known.threshold, known.prior) == (0.4, LaboratoryPrior())
-    assert not known.thetas_tuned, "the paper's thetas belong to its percentile"
+    assert not known.thetas_given, "the paper's thetas belong to its percentile"
     assert choice.points["mitoses"].recall == 1.0
     assert 0.25 < choice.floor <= 0.6, "the sure half of the true ones passes the floor"
     assert choice.answered_from == 0.55, "what comes near the threshold gets a final answer"

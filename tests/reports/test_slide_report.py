@@ -108,7 +108,7 @@ def test_a_score_may_be_a_range_or_withheld(low: int, high: int, score: str) -> 
     assert f"Mitotic score {score} Nottingham, fields of 0.5 mm: 1 up to " in text
     assert ("Withheld: the interval leaves every score open" in text) == (score == "withheld")
     assert ("A range, because of the interval" in text) == (" to " in score)
-    own = replace(result.score.config, theta1=6.0, theta2=20.0, thetas_tuned=True)
+    own = replace(result.score.config, theta1=6.0, theta2=20.0, thetas_given=True)
     rules = mitotic_scores(own, likely.figures, likely, 2.0)
     text = page_of(slide, replace(result, score=changed.model_copy(update={"scores": rules}))).text()
     assert f"Mitotic score {rules[0].text} theta1 and theta2: {rules[0].text} , 1 up to 6, 2 up to 20" in text

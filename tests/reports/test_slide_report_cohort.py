@@ -142,7 +142,7 @@ def test_the_methods_have_the_numbers_of_the_count_and_the_sources() -> None:
         assert part in text
     assert "mm2" not in text
     own = methods(
-        score_of(slide, points, tissue, replace(config, theta2=21.0, thetas_tuned=True)), 3, site="Ours"
+        score_of(slide, points, tissue, replace(config, theta2=21.0, thetas_given=True)), 3, site="Ours"
     )
     assert "3 of the slides were reviewed by people" in own
     assert "The profile of the laboratory Ours was used." in own

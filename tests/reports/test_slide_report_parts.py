@@ -184,7 +184,7 @@ def test_pictures_keep_within_their_budget() -> None:
 
 def test_the_scale_of_scores_orders_count_interval_and_cuts() -> None:
     slide = noisy_slide(300, 200)
-    own = CountConfig(theta1=6.0, theta2=20.0, thetas_tuned=True)
+    own = CountConfig(theta1=6.0, theta2=20.0, thetas_given=True)
     found = score_of(slide, random_points(3, slide), full_tissue(slide), own)
     assert score_scale(found) is None, "there is no interval"
     score = found.model_copy(update={"count": 12, "likely": likely_of(8, 17)})

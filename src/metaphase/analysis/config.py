@@ -24,7 +24,11 @@ MIN_TILE_PX = 64
 
 @settings
 class DetectionConfig:
-    """How slides are searched and counted; where nothing is given, the model's operating point applies."""
+    """How slides are searched and counted; where nothing is given, the model's operating point applies.
+
+    No stage takes it whole: `SlideSearch.follows` turns it into `SlideSettings`, whose parts are keywords of the
+    stages.
+    """
 
     threshold: PositiveShare | None = None
     """Lowest probability that is listed and counted; by default the model's two thresholds."""

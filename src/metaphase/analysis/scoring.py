@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,14 @@ def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
     return profile
 
 
-def site_beside(files: Sequence[Path]) -> SiteProfile | None:
-    """The profile by which the one slide was counted whose results are given, all that was found on it."""
-    (table,) = _files_of(files[0]) if len(files) == 1 else [Path()]
-    own = table.name == CANDIDATES and is_file(table.parent / SITE)
-    return load_profile(table.parent / SITE) if own else None
+def sites_beside(files: Sequence[Path]) -> dict[str, SiteProfile]:
+    """The profiles by which slides were counted whose results are given, by slide."""
+    tables = [table for path in files for table in _files_of(path) if table.name == CANDIDATES]
+    return {
+        summary_beside(table)["name"]: load_profile(table.parent / SITE)
+        for table in tables
+        if is_file(table.parent / SITE)
+    }
 
 
 def stored_results(paths: Sequence[Path]) -> list[SlideResult]:
@@ -245,17 +248,20 @@ def count_cohort(
     *,
     tissue: bool = True,
     site: SiteProfile | None = None,
+    sites: Mapping[str, SiteProfile] = {},
     watch: BatchWatch | None = None,
 ) -> Batch[list[SlideCount]]:
     """Counts of every case at every operating point; a case that fails is recorded and the others go on.
 
-    With `tissue`, that of slides at hand is found first. A `site` narrows the intervals.
+    With `tissue`, that of slides at hand is found first. A `site` narrows the
+    intervals, and so do profiles of single slides in `sites`.
     """
     settings = [at_point(config or CountConfig(), point.model_dump()) for point in points]
 
     def work(case: CountedCase, _progress: object) -> list[SlideCount]:
         about: dict[str, Any] = {"mpp": case.mpp, "tissue": _mask_of(case) if tissue else None}
-        about |= {"area_mm2": case.area_mm2, "site": None if site is None else site.knowledge(case.name)}
+        own = sites.get(case.name, site)
+        about |= {"area_mm2": case.area_mm2, "site": None if own is None else own.knowledge(case.name)}
         about |= {"listed": case.listed, "kept_from": case.kept_from}
         counts = [count_slide(case.points, **about, config=one) for one in settings]
         return [

@@ -73,7 +73,8 @@ class Stage:
     after: tuple[str, ...] = ()
     """Stages that must be done before, though not all of their results decide this one's."""
     sealed: bool = False
-    """Nobody else changes the files it writes: one that is damaged, or edited, is made again."""
+    """Nobody else changes the files it writes: one that is damaged, or edited, is made again. Seal what other
+    stages read, not pages and exports."""
 
 
 @dataclass(frozen=True)

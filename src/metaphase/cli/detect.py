@@ -311,9 +311,11 @@ def score(
         )
         cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
         with console.batch_bar("slides") as watch:
-            profile = jobs.site_beside(detections) if own_way else None
-            profile = profile if site is None else jobs.site_for(site, detections)
-            batch = jobs.count_cohort(cases, points, config, tissue=tissue, site=profile, watch=watch)
+            given_site = None if site is None else jobs.site_for(site, detections)
+            beside = jobs.sites_beside(detections) if site is None and card is None else {}
+            batch = jobs.count_cohort(
+                cases, points, config, tissue=tissue, site=given_site, sites=beside, watch=watch
+            )
         counts = [(name, one) for name, several in batch.results.items() for one in several]
         failed = bool(batch.failures)
     found = [(name, warning) for name, one in counts for warning in one.warnings]

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from pydantic import computed_field
+from scipy.ndimage import uniform_filter
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Mask
-from metaphase.base.errors import ResultWarning, ResultWarnings, unique
+from metaphase.base.errors import ResultWarning, ResultWarnings, several, unique
 from metaphase.base.typed import Number, Stored
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.likely import (
@@ -91,7 +92,7 @@ class Likely(Stored):
     interval: tuple[int, int]
     """95 % interval."""
     unmarked: Number
-    """Of them, those expected without a mark."""
+    """Of them, those expected where the model lists nothing from 0.1 on."""
     answers: int
     """Answers about detections in the circle."""
     site_answers: int
@@ -141,11 +142,13 @@ def likely_figures(
         return f"detections below {kept_from:g} were not kept"
     if prior is None:
         return "nothing is known of how this model errs in other laboratories"
+    if slide.config.threshold < LISTED_FROM:
+        return f"the threshold of the count is below {LISTED_FROM:g}"
     answer, inside = answers_about(slide, site), in_circle(slide, hotspot)
     listed = np.isfinite(slide.machine)
-    sure = listed & (slide.machine >= SURE) & np.isfinite(answer)
+    sure = listed & (slide.machine >= SURE) & np.isfinite(slide.answer)  # a profile has its own answers
     asked, right = (0, 0) if site is None else site.sure
-    asked, right = asked + int(sure.sum()), right + int(answer[sure].sum())
+    asked, right = asked + int(sure.sum()), right + int(slide.answer[sure].sum())
     if asked >= FEWEST_SURE and right < LEAST_RIGHT * asked:
         return (
             f"of {asked} sure detections that people looked at, {right} are mitotic figures: the model does "
@@ -153,7 +156,7 @@ def likely_figures(
         )
     odds = log_odds(slide.machine)
     area_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
-    added = int((inside & ~listed & slide.counted).sum())
+    added = int((inside & (answer == 1) & ~(slide.machine >= LISTED_FROM)).sum())
     circle = tally(odds[inside & listed], answer[inside & listed], max(area_mm2, 1e-3), added)
     beside = 0.0 if slide.is_small or math.isnan(slide.area_mm2) else slide.area_mm2 - area_mm2
     rest = tally(odds[~inside & listed], answer[~inside & listed], beside)
@@ -182,6 +185,8 @@ NOTTINGHAM = {
 """Most mitotic figures in ten high-power fields of scores 1 and 2, by the field's diameter in hundredths of a
 millimetre: NHSBSP Publication 58 (2005), Pathology reporting of breast disease, and the CAP protocol."""
 FIELDS = 10
+AREA_TOLERANCE = 0.01
+"""Of the counted area: pixels of a tissue mask."""
 
 
 class MitoticScore(Stored):
@@ -224,20 +229,20 @@ def mitotic_scores(
 
     On less tissue than the rule asks for, there may be as many figures in what is missing.
     """
-    ends = (count, count) if likely is None else likely.interval
-    missing = max(1.0, config.area_mm2 / counted_mm2) if counted_mm2 > 0 else math.inf
+    low_end, high_end = (count, count) if likely is None else likely.interval
+    highest = float(high_end)
+    if counted_mm2 < config.area_mm2 * (1 - AREA_TOLERANCE):
+        highest = max(high_end, 1) * (config.area_mm2 / counted_mm2 if counted_mm2 > 0 else math.inf)
 
     def scored(rule: str, most: tuple[float, float]) -> MitoticScore:
-        found, low, high = (
-            1 + sum(number > edge for edge in most) for number in (count, ends[0], ends[1] * missing)
-        )
+        found, low, high = (1 + sum(number > edge for edge in most) for number in (count, low_end, highest))
         return MitoticScore(rule=rule, most=most, found=found, low=min(found, low), high=max(found, high))
 
     diameter = config.field_diameter_mm
     one, two = NOTTINGHAM[round(100 * diameter)]
     share = config.area_mm2 / (FIELDS * field_mm2(diameter))
     scores = [scored(f"Nottingham, fields of {diameter:g} mm", (one * share, two * share))]
-    if config.thetas_tuned:
+    if config.thetas_given:
         scores.insert(0, scored("theta1 and theta2", (config.theta1, config.theta2)))
     return tuple(scores)
 
@@ -285,8 +290,9 @@ class Count(Stored):
         """What the interval rests on, in a line."""
         if self.likely is None:
             return f"no interval: {self.no_interval}"
-        basis = [f"{self.likely.answers} answers in the circle"] if self.likely.answers else []
-        basis += [f"{self.likely.site_answers} answers of the laboratory"] if self.likely.site_answers else []
+        basis = [f"{several(self.likely.answers, 'answer')} in the circle"] if self.likely.answers else []
+        if self.likely.site_answers:
+            basis.append(f"{several(self.likely.site_answers, 'answer')} of the laboratory")
         how = " and ".join(basis) or "the model's errors elsewhere, without any answer"
         return f"95 % interval of the true mitotic figures in this circle, from {how}"
 
@@ -442,14 +448,28 @@ def proliferation_score(slide: Specimen) -> float:
     return float(filled_percentile(slide.counts.reshape(-1, 1), slide.config.percentile)[0])
 
 
+def _most_tissue(mask: Mask, radius: float) -> tuple[float, float]:
+    """Row and column around which most tissue lies; of several such, the nearest to the middle of all."""
+    held = uniform_filter(mask.astype(np.float32), max(1, round(2 * radius)), mode="constant")
+    most = np.argwhere(held >= held.max() - 1e-4)
+    middle = np.argwhere(mask).mean(axis=0)
+    away = np.hypot(*(most - middle).T)
+    row, column = 0.5 + (middle if away.min() < 1 else most[int(away.argmin())])
+    return float(row), float(column)
+
+
 def find_hotspot(slide: Specimen) -> Hotspot:
     """The busiest circle, anywhere: it may reach beyond the tissue, and says how much tissue it holds."""
     radius_px, tissue, x, y, count = slide.config.radius_um / slide.mpp, slide.tissue, 0.0, 0.0, 0
     if len(slide.mitoses_um):
         x_um, y_um, count = busiest_circle(slide.mitoses_um, slide.config.radius_um)
         x, y = x_um / slide.mpp, y_um / slide.mpp
-    elif tissue is not None:
-        row, column = (float(np.mean(positions)) + 0.5 for positions in np.nonzero(tissue.mask))
+    elif (slide.probability > 0).any():  # nothing counts: where most is listed
+        listed_um = slide.positions[slide.probability > 0] * slide.mpp
+        x_um, y_um, _ = busiest_circle(listed_um, slide.config.radius_um)
+        x, y = x_um / slide.mpp, y_um / slide.mpp
+    elif tissue is not None:  # nothing is listed: where most tissue is
+        row, column = _most_tissue(tissue.mask, radius_px / tissue.scale)
         x, y = tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
     area_mm2 = slide.config.area_mm2 if tissue is None else tissue_in_circle(tissue, x, y, radius_px)
     return Hotspot(x=x, y=y, radius_px=radius_px, count=count, tissue_mm2=area_mm2)

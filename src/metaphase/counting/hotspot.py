@@ -145,7 +145,7 @@ QUARTERS = np.array([(-0.5, -0.5), (-0.5, 0.5), (0.5, -0.5), (0.5, 0.5)])
 
 
 class Hotspot(Stored):
-    """The busiest circle, in level-0 pixels; without any mitosis, a circle in the middle of the tissue."""
+    """The busiest circle, in level-0 pixels; where nothing counts, where most is listed, or most tissue."""
 
     x: float
     """Centre, in level-0 pixels."""

@@ -38,7 +38,7 @@ COMPANY = np.log([0.06, 0.15, 0.35, 0.8, 1.8])
 SHAPES = np.stack(np.meshgrid(SHIFTS, FALLS, COMPANY, indexing="ij"), axis=-1).reshape(-1, 3)
 """Mean log-odds of the figures; in logarithms, fall of the look-alikes and how many come with a figure."""
 STEP = 0.33
-DENSITIES = np.arange(-4.5, 5.01, STEP)
+DENSITIES = np.arange(-4.5, 7.6, STEP)
 """Log densities per mm2, of figures and of look-alikes."""
 SHARES = np.arange(-8, 7.01, 0.35)
 """Log-odds of the share of figures, with their company, among what is listed."""
@@ -190,6 +190,9 @@ def slide_likelihood(
     listed = (figures + company).sum(axis=1)[:, None, None]
     density = np.exp(DENSITIES)
     value = value - circle.area_mm2 * weight * (density[:, None] * listed + density)
+    if circle.added:  # so many, at least, the detector did not list
+        beyond = circle.area_mm2 * density[:, None] * (1 - figures.sum(axis=1))[:, None, None]
+        value = value + poisson.logsf(circle.added - 1, np.maximum(beyond, 1e-9))
     if rest.area_mm2 <= LEAST_REST_MM2:
         value = value + _normal(DENSITIES, *prior.figures)[:, None] + _normal(DENSITIES, *prior.lookalikes)
     else:

@@ -90,7 +90,7 @@ def precision_by_design(
     answer: Floats, inclusion: Floats, chosen: Mask, error: ObserverError
 ) -> SiteEstimate | None:
     """Share of mitotic figures among the chosen detections, by the sample's design alone: stratified."""
-    right = np.clip((answer - error.false_alarms) / (1 - error.missed - error.false_alarms), 0, 1)
+    right = (answer - error.false_alarms) / (1 - error.missed - error.false_alarms)
     asked = np.isfinite(answer)
     if (chosen & asked).sum() < FEWEST_ANSWERS // 2:
         return None
@@ -104,9 +104,8 @@ def precision_by_design(
         spread = (float(((values - values.mean()) ** 2).sum()) + pooled) / often if len(values) else 0.25
         variance += part**2 * spread / often
     half = 1.96 * float(np.sqrt(variance))
-    return SiteEstimate(
-        value=float(share), low=max(0.0, float(share) - half), high=min(1.0, float(share) + half)
-    )
+    value, low, high = (float(np.clip(end, 0, 1)) for end in (share, share - half, share + half))
+    return SiteEstimate(value=value, low=low, high=high)
 
 
 # ---- the profile ----
@@ -173,7 +172,7 @@ class SiteProfile(BaseModel):
         """What the count of a slide needs of it; what was asked on the slide itself are its own answers."""
         own = np.array(self.answered.get(slide, []), np.float64).reshape(-1, 3)
         others = tuple(np.array(each) for name, each in self.shapes.items() if name != slide)
-        return SiteKnowledge(self.answers, others, ObserverError(**self.error), self.sure, own)
+        return SiteKnowledge(self.answers - len(own), others, ObserverError(**self.error), self.sure, own)
 
     def account(self) -> dict[str, Any]:
         """What of it decides a count."""

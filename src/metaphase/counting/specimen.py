@@ -67,9 +67,9 @@ class CountConfig:
     theta2: Theta = PAPER_THETA2
     """Counts above `theta1` and up to this are grade 2, counts above it grade 3."""
 
-    thetas_tuned: bool = False
-    """Whether they were tuned for counts of this model from this threshold on, or chosen for them by the
-    user: then their score comes first."""
+    thetas_given: bool = False
+    """Whether the user chose them for the count: then their score comes first. Those that were tuned belong
+    to the proliferation score."""
 
     field_diameter_mm: Annotated[float, Field(ge=0.4, le=0.69)] = 0.5
     """Diameter of a high-power field in mm, from 0.40 to 0.69: ten of 0.5 mm are about 2 mm2."""
@@ -120,12 +120,11 @@ def at_point(config: CountConfig, point: Mapping[str, Any]) -> CountConfig:
     """Settings at an operating point, given as plain values: threshold, thetas and how the model errs."""
     thetas = {name: point[name] for name in ("theta1", "theta2") if point.get(name) is not None}
     known = point.get("prior")
-    tuned = bool(thetas) and (point.get("kappa") is not None or bool(point.get("thetas_given")))
     return replace(
         config,
         threshold=point["delta"],
         **thetas,
-        thetas_tuned=tuned,
+        thetas_given=bool(thetas) and bool(point.get("thetas_given")),
         prior=None if known is None else prior_of(known),
     )
 
