@@ -26,8 +26,8 @@ MIN_TILE_PX = 64
 class DetectionConfig:
     """How slides are searched and counted; where nothing is given, the model's operating point applies.
 
-    No stage takes it whole: `SlideSearch.follows` turns it into `SlideSettings`, whose parts are keywords of the
-    stages.
+    No stage takes it whole: `SlideSearch.follows` turns it into `SlideSettings`, whose parts are keywords of
+    the stages.
     """
 
     threshold: PositiveShare | None = None
