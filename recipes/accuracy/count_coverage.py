@@ -1,6 +1,6 @@
 """Whether the interval of the count holds, and how narrow it is, on simulated laboratories of known truth.
 
-python -m recipes.accuracy.count_coverage [--laboratories 200] [--workers 2] [--kinds usual ...]
+python recipes/accuracy/count_coverage.py [--laboratories 200] [--workers 2] [--kinds usual ...]
 
 A laboratory has eight searched slides, about which people answer, and two more that are counted: slides of 5
 to 250 mm2, on most of which figures lie in foci. Scores of figures and look-alikes are drawn around the

@@ -80,4 +80,4 @@ def test_there_are_no_more_options_than_people_can_survey() -> None:
             for one in command.params  # type: ignore[attr-defined]
         )
 
-    assert 200 < options(typer.main.get_command(app)) <= 251
+    assert 200 < options(typer.main.get_command(app)) <= 250

@@ -154,7 +154,7 @@ def test_the_field_of_the_microscope_changes_the_score(tmp_path: Path) -> None:
     generator, by_field = np.random.default_rng(0), {}
     write_table(tmp_path / "seven.csv", pd.DataFrame(generator.uniform(0, 400, (7, 2)), columns=["x", "y"]))
     for diameter, guideline in (("0.4", 4), ("0.5", 7), ("0.69", 13)):
-        given = (tmp_path / "seven.csv", "--mpp", "0.25", "--field-diameter", diameter)
+        given = (tmp_path / "seven.csv", "--mpp", "0.25", "--set", f"field_diameter_mm={diameter}")
         (row,) = results(*given)
         (score,) = scores(row)
         fields_mm2 = 10 * np.pi / 4 * float(diameter) ** 2
@@ -218,7 +218,10 @@ def test_what_a_table_states_wrongly_breaks_nothing(tmp_path: Path, part: dict[s
         (["--mpp", "0.25", "--area", "nan"], "--area is nan. Give a finite number"),
         (["--mpp", "0.25", "--threshold", "7"], "threshold is 7"),
         (["--mpp", "0.25", "--set", "theta1=30"], "theta2"),
-        (["--mpp", "0.25", "--field-diameter", "0.7"], "--field-diameter is 0.7. Give a number from 0.4"),
+        (
+            ["--mpp", "0.25", "--set", "field_diameter_mm=0.7"],
+            "field_diameter_mm is 0.7. Give a number from 0.4",
+        ),
         (["--mpp", "0.25", "--slide", "absent.svs"], "4 slides"),
         (["--manifest", "absent.csv"], "no such file"),
     ],

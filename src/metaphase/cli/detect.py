@@ -271,7 +271,7 @@ Thresholds = Annotated[
 ]
 
 
-@takes("counting.specimen.CountConfig", others=("percentile", "seed"), field_diameter_mm="--field-diameter")
+@takes("counting.specimen.CountConfig", others=("field_diameter_mm", "percentile", "seed"))
 @takes("analysis.config.DetectionConfig", others=("theta1", "theta2"))
 def score(
     detections: Files,

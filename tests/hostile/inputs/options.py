@@ -32,7 +32,7 @@ NUMERIC_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--area",
         "theta1",
         "theta2",
-        "--field-diameter",
+        "field_diameter_mm",
         "--threshold",
     ),
     ("convert", "points.csv", "-o", "out.csv"): ("--mpp", "--threshold", "--suppress-um", "--to"),

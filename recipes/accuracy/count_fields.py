@@ -2,7 +2,7 @@
 
 python recipes/breast/breast_cohort.py --data FOLDER --folder out/real
 metaphase run configs/breast-points.toml -o out/breast-points
-python -m recipes.breast.count --cohort out/real --run out/breast-points [--slides 400]
+python recipes/accuracy/count_fields.py --cohort out/real --run out/breast-points [--slides 400]
 
 The pair did not learn from any of these images; the run has searched them. Printed:
 
@@ -28,20 +28,30 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import PIL.Image
+from count_coverage import (
+    ANSWERS,
+    IN_CIRCLE,
+    SLIDES,
+    TrueSlide,
+    counted,
+    knowledge,
+    outcome,
+    reviewed,
+)
 from scipy.optimize import minimize
 from scipy.special import expit, logit
 from scipy.stats import norm
 
 from metaphase.base.tables import read_table
-from metaphase.counting.clinical import find_hotspot, likely_figures
+from metaphase.counting.clinical import in_circle
 from metaphase.counting.hotspot import busiest_circle
-from metaphase.counting.likely import CLEAREST, LISTED_FROM, LaboratoryPrior
+from metaphase.counting.likely import CLEAREST, LISTED_FROM, LaboratoryPrior, prior_of
 from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import calibrated
 from metaphase.learn.dense import FOUND, OLD
-from metaphase.networks.cards import Calibration, parse_card
+from metaphase.networks.cards import Calibration, bundled_model, parse_card
 from metaphase.networks.training.images import MPP, PAINTED_UM
 
 Floats = npt.NDArray[np.float64]
@@ -118,7 +128,7 @@ def of(images: Iterable[Image], *laboratories: str) -> list[Image]:
 # ---- the prior ----
 
 
-def fitted_prior(images: Sequence[Image]) -> LaboratoryPrior:
+def show_prior(images: Sequence[Image]) -> None:
     """How figures and look-alikes differ between laboratories; printed by laboratory."""
     usual = LaboratoryPrior()
     names = [name for name in (*FIELDS, *CROPS) if name != TESTED]
@@ -157,7 +167,6 @@ def fitted_prior(images: Sequence[Image]) -> LaboratoryPrior:
         width=round(width, 2),
     )
     print("prior:", json.dumps(asdict(prior)))
-    return prior
 
 
 def show_ratios(images: Sequence[Image]) -> None:
@@ -183,6 +192,7 @@ class Tile:
 
     points_um: Floats
     probability: Floats
+    true: Bools
     figures_um: Floats
 
 
@@ -196,9 +206,8 @@ def tiles_of(images: Iterable[Image]) -> list[Tile]:
                 ((part >= low) & (part < low + TILE_UM)).all(axis=1)
                 for part in (one.points_um, one.figures_um)
             )
-            tiles.append(
-                Tile(one.points_um[points] - low, one.probability[points], one.figures_um[figures] - low)
-            )
+            here = one.points_um[points] - low, one.probability[points], one.true[points]
+            tiles.append(Tile(*here, one.figures_um[figures] - low))
     return tiles
 
 
@@ -216,6 +225,7 @@ def laid_out(tumour: Sequence[Tile], share: float, rng: np.random.Generator) -> 
     odds = FLOOR + rng.exponential(1 / FALL, number)
     figures = [np.zeros((0, 2)), *(one.figures_um + cell for one, cell in drawn)]
     table = pd.DataFrame(np.concatenate(points), columns=["x", "y"])
+    table["true"] = np.concatenate([np.zeros(number, bool), *(one.true for one, _ in drawn)])
     table["probability"] = np.concatenate([expit(odds), *(one.probability for one, _ in drawn)])
     return table, np.concatenate(figures)
 
@@ -253,27 +263,38 @@ def show_thresholds(images: Sequence[Image], slides: int, rng: np.random.Generat
 def show_intervals(
     images: Sequence[Image], prior: LaboratoryPrior, threshold: float, slides: int, rng: np.random.Generator
 ) -> None:
-    """Coverage and width without any answer."""
+    """Coverage and width: without answers, after some in the laboratory, after some in the circle.
+
+    Observers, who err, say what the labels say; eight slides are the laboratory.
+    """
     config = CountConfig(threshold=threshold, prior=prior)
-    rows = []
+    rows: list[dict[str, float | str]] = []
     for name in FIELDS:
         tumour = tiles_of(of(images, name))
-        for share in SHARES:
-            for _ in range(slides // len(SHARES) // len(FIELDS)):
-                table, figures = laid_out(tumour, share, rng)
-                slide = specimen(table, 1.0, None, SLIDE_MM2, config)
-                spot = find_hotspot(slide)
-                likely = likely_figures(slide, spot)
-                assert not isinstance(likely, str)
-                true, (low, high) = within(figures, spot.x, spot.y), likely.interval
-                rows.append({"laboratory": name, "true": true, "found": spot.count, "likely": likely.figures,
-                             "holds": low <= true <= high, "width": high - low})  # fmt: skip
+
+        def drawn(share: float, tumour: Sequence[Tile] = tumour) -> TrueSlide:
+            return TrueSlide(*laid_out(tumour, share, rng), SLIDE_MM2)
+
+        own = [drawn(SHARES[number % len(SHARES)]) for number in range(SLIDES)]
+        sites = {often: knowledge(own, often, config, rng) if often else None for often in ANSWERS}
+        for number in range(slides // len(FIELDS)):
+            one = drawn(SHARES[number % len(SHARES)])
+            slide, spot = counted(one, config)
+            for often, site in sites.items():
+                what = f"{often} in the laboratory"
+                rows.append({"laboratory": name, "answers": what, **outcome(one, slide, spot, site)})
+            for often in IN_CIRCLE:
+                table = reviewed(one, in_circle(slide, spot), often, rng)
+                seen = specimen(table, 1.0, None, SLIDE_MM2, config)
+                what = f"{often} in the circle"
+                rows.append({"laboratory": name, "answers": what, **outcome(one, seen, spot, None)})
     table = pd.DataFrame(rows)
-    print(f"\ninterval, no answers\n{table.groupby('laboratory').mean().round(3).to_string()}")
-    groups = table.drop(columns="laboratory").groupby(
-        pd.cut(table["true"], [-1, 0, 4, 9, 19, 39, np.inf]), observed=True
-    )
-    print(groups.mean().round(3).assign(slides=groups.size()).to_string())
+    shown = ["holds", "width", "true", "found", "likely"]
+    means = table.groupby(["answers", "laboratory"], sort=False)[shown].mean().round(3)
+    print(f"\ninterval\n{means.to_string()}")
+    none = table[table["answers"] == f"{ANSWERS[0]} in the laboratory"]
+    groups = none.groupby(pd.cut(none["true"], [-1, 0, 4, 9, 19, 39, np.inf]), observed=True)
+    print(f"\nwithout answers\n{groups[shown].mean().round(3).assign(slides=groups.size()).to_string()}")
 
 
 def main() -> None:
@@ -289,10 +310,11 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     images = read_images(options.cohort, options.run)
-    prior = fitted_prior(images)
+    show_prior(images)
     show_ratios(images)
     show_thresholds(images, options.slides, rng)
-    show_intervals(images, prior, options.threshold, options.slides, rng)
+    shipped = parse_card(bundled_model("breast").with_suffix(".json")).thresholds["count"]
+    show_intervals(images, prior_of(shipped.prior or {}), options.threshold, options.slides, rng)
 
 
 if __name__ == "__main__":
