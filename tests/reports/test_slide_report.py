@@ -102,7 +102,8 @@ def test_a_score_may_be_a_range_or_withheld(low: int, high: int, score: str) -> 
     result = result_for(slide, random_points(6, slide))
     likely = likely_of(low, high)
     rules = mitotic_scores(result.score.config, likely.figures, likely, 2.0)
-    changed = result.score.model_copy(update={"likely": likely, "scores": rules, "no_interval": ""})
+    about = {"likely": likely, "scores": rules, "no_interval": "", "counted_mm2": 2.0}
+    changed = result.score.model_copy(update=about)
     text = page_of(slide, replace(result, score=changed)).text()
     assert f"True figures in this circle {low} to {high} " in text
     assert f"Mitotic score {score} Nottingham, fields of 0.5 mm: 1 up to " in text
