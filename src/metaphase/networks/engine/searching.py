@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 T = TypeVar("T")
 
 
-class TileEngine:
+class TileEngine(ABC):
     """Networks that search tiles together; several give the mean of their probabilities.
 
     With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
@@ -51,32 +52,32 @@ class TileEngine:
         self.networks = [*networks, second.network] if second is not None and self.everywhere else networks
 
     @property
+    @abstractmethod
     def step_px(self) -> int:
         """Tiles whose sides are multiples of this join without a seam."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def tile_px(self) -> int:
         """Side of a tile's core that runs fastest."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def windows_px(self) -> int:
         """Pixels of windows that networks see at once."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def batch(self) -> int:
         """Tiles computed at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
         """Batches whose pixels are as `started` takes them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def started(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
         """Tiles sent on their way, smoothed by `sigma` outputs."""
-        raise NotImplementedError
 
     @property
     def margin(self) -> int:
@@ -95,24 +96,24 @@ class TileEngine:
         """Final answers (n,) about squares (n, side, side, 3), by views of them."""
         return view_logits(squares, self.window_logits)
 
+    @abstractmethod
     def values(self, array: Any) -> Values:
         """An array as the engine computes with it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, tiles: Values) -> Values:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def window_logits(self, windows: RGB) -> Floats32:
         """Logits (n, rows, columns) of uint8 windows (n, side, side, 3), by all networks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def probabilities(self, logits: Values) -> Floats32:
         """What logits mean, calibrated."""
-        raise NotImplementedError
 
 
-class StartedTiles:
+class StartedTiles(ABC):
     """Tiles on their way: searched, then looked at again where the networks point to."""
 
     own: Values
@@ -147,13 +148,13 @@ class StartedTiles:
             return peaks
         return re_check(peaks, self.answers, self.sigma, *self._asked)
 
+    @abstractmethod
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self, windows: Any) -> tuple[Floats32, Floats32]:
         """Logits of both networks around positions."""
-        raise NotImplementedError
 
 
 def check_tiles(tiles: Values) -> None:
