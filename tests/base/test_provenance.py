@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metaphase.base.errors import MetaphaseError
@@ -125,6 +125,8 @@ trees = st.recursive(
 
 
 @given(trees)
+@example(1e300)
+@example([1.5e308, 2.0**53, -(2.0**70)])
 def test_any_plain_value_has_an_account_that_survives_its_note(tmp_path_factory: Any, value: Any) -> None:
     @dataclass(frozen=True)
     class Anything(Ingredients, stage="anything"):

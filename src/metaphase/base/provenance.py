@@ -38,6 +38,8 @@ WHOLE_BYTES = 64 << 20
 PIECE_BYTES, PIECES = 64 << 10, 512
 """... of larger ones so many pieces, spread evenly and with both ends among them."""
 MOST_DIFFERENCES = 3
+EXACT = 1 << 53
+"""Up to here 8.0 counts as 8; whole floats beyond it stay floats, whose hundreds of digits no JSON reader keeps."""
 CHECK = "check"
 """Entry of a note: checksum of the others."""
 _DECIDES = "decides"
@@ -144,7 +146,9 @@ def account_of(value: Any, stage: str = "") -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
+        if not math.isfinite(value):
+            return str(value)
+        return int(value) if value.is_integer() and abs(value) <= EXACT else value
     if isinstance(value, Mapping):
         return {str(name): account_of(item, stage) for name, item in value.items()}
     if isinstance(value, enum.Enum):
