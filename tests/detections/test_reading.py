@@ -14,6 +14,9 @@ from metaphase.base.tables import TableError
 from metaphase.detections.files import read_detections
 from metaphase.detections.table import common_label
 
+NEGATIVE_BOX = """
+{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 1, "bbox": [5, 5, -4, 4]}]}
+"""
 SLIDERUNNER_SCHEMA = """
 CREATE TABLE Slides (uid INTEGER PRIMARY KEY, filename TEXT, width INTEGER, height INTEGER, directory TEXT);
 CREATE TABLE Classes (uid INTEGER PRIMARY KEY, name TEXT, color TEXT);
@@ -152,6 +155,25 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
         read_detections(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["score", "Confidence", "prob"])
+def test_what_programs_call_the_probability_is_one_and_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "d.csv").write_text(f"x,y,{name}\n1,2,0.1\n3,4,0.9\n")
+    found = read_detections(tmp_path / "d.csv")
+    assert found.table["probability"].tolist() == [0.1, 0.9]
+    assert [warning.code for warning in found.warnings] == ["probability"]
+
+
+def test_a_table_may_come_from_a_spreadsheet_with_decimal_commas(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(
+        "\ufeffslide;x;y;probability\n01;1,5;2;0,25\n02;3;4;1\n", encoding="utf-8"
+    )
+    table = read_detections(tmp_path / "d.csv").table
+    assert table[["slide", "x", "y", "probability"]].to_numpy().tolist() == [
+        ["01", 1.5, 2, 0.25],
+        ["02", 3, 4, 1],
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -161,7 +183,11 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
         ("d.csv", "slide,x,y\na,1,\n", "no finite position"),
         ("d.csv", "slide,x,y\n,1,2\n", "name no slide"),
         ("d.csv", "slide,x,y,probability\na,1,2,97\n", "not between 0 and 1"),
+        ("d.csv", "slide,x,y,x\na,1,2,3\n", "two columns 'x'"),
+        ("d.csv", "slide,x,y\na,1_000,2\n", "'1_000', which is not a number"),
+        ("d.csv", "slide,x,y,score,confidence\na,1,2,0.5,0.5\n", "score and confidence may both"),
         ("d.json", "{", "cannot be read as JSON"),
+        ("d.json", NEGATIVE_BOX, "a box of -4 x 4 px"),
         ("d.json", "{}", "no known format"),
         ("d.xyz", "", "no known format"),
         ("d.sqlite", "not a database, though long enough to be looked at", "not a SlideRunner database"),

@@ -304,3 +304,23 @@ def test_arrays_of_another_kind_are_refused() -> None:
     for wrong in (np.zeros((5, 5), np.uint8), np.zeros((5, 5, 3), np.float32), np.zeros((0, 5, 3), np.uint8)):
         with pytest.raises(SlideError, match="uint8 RGB"):
             ArraySlide(wrong, 0.25)  # type: ignore[arg-type]
+
+
+def test_of_several_images_of_one_size_the_first_is_read_and_it_is_told(tmp_path: Path) -> None:
+    image = blob_image()
+    with tifffile.TiffWriter(tmp_path / "two.tif") as writer:
+        for page in (image, 255 - image):
+            writer.write(page, photometric="rgb", tile=(256, 256))
+    with open_slide(tmp_path / "two.tif", mpp=0.25) as slide:
+        assert [warning.code for warning in slide.info.warnings] == ["several-images"]
+        np.testing.assert_array_equal(slide.read_level(0, Box(0, 0, 64, 64)), image[:64, :64])
+
+
+def test_the_area_of_oblong_pixels_is_right(tmp_path: Path) -> None:
+    side_um = np.array([0.2456, 0.4912])
+    path = tmp_path / "oblong.tif"
+    tifffile.imwrite(path, blob_image(), tile=(256, 256), photometric="rgb", resolution=1e4 / side_um,
+                     resolutionunit="CENTIMETER")  # fmt: skip
+    with open_slide(path) as slide:
+        assert slide.mpp**2 == pytest.approx(side_um.prod(), rel=1e-6)
+        assert "oblong-pixels" in [warning.code for warning in slide.info.warnings]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -23,7 +24,8 @@ PATIENCE_S = 60.0
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "http":
-        await PlainTextResponse("here")(scope, receive, send)
+        body = "here" if scope["path"] == "/" else "much " * (1 << 14)
+        await PlainTextResponse(body)(scope, receive, send)
 
 
 @contextlib.contextmanager
@@ -77,6 +79,24 @@ def test_of_connections_that_are_too_many_those_that_say_nothing_are_let_go(
             late.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             assert late.recv(4096).startswith(b"HTTP/1.1 200")
             assert ended(silent[number])
+
+
+def test_those_who_do_not_read_what_they_asked_for_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    with served() as port, contextlib.ExitStack() as open_ones:
+        for _ in range(4):
+            greedy = open_ones.enter_context(connected(port))
+            greedy.sendall(b"GET /much HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+        time.sleep(0.5)  # until all buffers between them and the server are full
+        for _ in range(50):  # as a browser tries again
+            with contextlib.suppress(ConnectionError), connected(port) as late:
+                late.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                if late.recv(4096).startswith(b"HTTP/1.1 200"):
+                    break
+            time.sleep(0.1)
+        else:
+            pytest.fail("those who do not read keep everybody out")
 
 
 def test_the_same_complaint_is_logged_once_in_a_while() -> None:

@@ -4,7 +4,7 @@ force, and files edited elsewhere as answers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.hotspot import Hotspot, busiest_circle
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, result_folders
-from metaphase.detections.matching import match
+from metaphase.detections.matching import match, suppress
 from metaphase.detections.table import (
     COUNTED,
     IGNORE,
@@ -42,7 +42,7 @@ from metaphase.labels.observers.positions import (
     position_name,
     reviewed_detections,
 )
-from metaphase.labels.observers.project import NOT
+from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import Entry, Given
 
 # ---- what to look at first ----
@@ -222,6 +222,8 @@ class Taken:
     accepted: int
     """Mitoses that did not count before."""
     moved: int
+    left: dict[str, int] = field(default_factory=dict)
+    """What became no answer: added points by their class, and second marks of one figure."""
 
 
 def import_review(
@@ -254,9 +256,13 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
     positions, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
     mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
     counted = mitosis & (probability >= result.record.operating_points.count.delta)
-    labels = points["label"].to_numpy(object)
+    labels, reach_px = points["label"].to_numpy(object), SAME_UM / result.mpp
     counts = (labels == MITOSIS) & (points[COUNTED].ne(False).to_numpy() if COUNTED in points else True)
-    partner = match(found, counts.astype(float), positions, SAME_UM / result.mpp)
+    partner = match(found, counts.astype(float), positions, reach_px)
+    new = counts & (partner < 0)
+    figures = np.flatnonzero(counts)  # those that are known first, so that a second mark gives way
+    single = figures[suppress(*found[figures].T, (~new[figures]).astype(float), reach_px)]
+    double = new & ~np.isin(np.arange(len(new)), single)
     first = [*result.candidates[["x", "y"]].to_numpy(float), *positions[len(result.candidates) :]]
     items, now = [position_name(*at) for at in first], [position_name(*at) for at in positions]
     gone = (
@@ -265,27 +271,30 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
         & ~np.isin(np.arange(len(known)), partner)
     )
     answers = {items[row]: NOT for row in np.flatnonzero(gone)}
+    answers |= {position_name(*own): MITOSIS for own in found[new & ~double]}
     for label, own, counting, at in zip(labels, found, counts, partner, strict=True):
         if at < 0:
-            answers |= {position_name(*own): MITOSIS} if counting else {}
-        elif counting:
+            continue
+        if counting:
             moved = np.hypot(*(own - positions[at])) > MOVED_PX
             if complete or moved or not counted[at]:
                 answers[items[at]] = moved_to(*own) if moved or items[at] != now[at] else MITOSIS
-        elif counted[at] if label == MITOSIS else label == LOOKALIKE and mitosis[at]:
-            answers[items[at]] = NOT
+        elif counted[at] if label == MITOSIS else mitosis[at]:
+            answers[items[at]] = UNSURE if label == IGNORE else NOT
     with log_of(result) as log:
         standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
-        new = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
-        log.record_many(Entry(observer, item, answer) for item, answer in new.items())
-    said = list(answers.values())
+        changed = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
+        log.record_many(Entry(observer, item, answer) for item, answer in changed.items())
+    said, none = list(answers.values()), labels[(partner < 0) & ~np.isin(labels, (MITOSIS, LOOKALIKE))]
+    left = {f"point of the class {name}": int((none == name).sum()) for name in sorted(set(none))}
     return Taken(
         result.name,
         mitoses=int((labels == MITOSIS).sum()),
         rejected=said.count(NOT),
-        added=int((counts & (partner < 0)).sum()),
+        added=int((new & ~double).sum()),
         accepted=int((counts & (partner >= 0) & ~counted[partner]).sum()) if len(counted) else 0,
-        moved=len(said) - said.count(NOT) - said.count(MITOSIS),
+        moved=len(said) - sum(said.count(verdict) for verdict in (MITOSIS, NOT, UNSURE)),
+        left=left | ({"second mark of a figure": int(double.sum())} if double.any() else {}),
     )
 
 

@@ -74,7 +74,9 @@ def described(problem: BaseException) -> str:
     text = " ".join(str(problem).split())[:200]
     if isinstance(problem, MemoryError):
         return "it needs more memory than there is"
-    return repr(problem)[:200] if isinstance(problem, KeyError | IndexError) or not text else text
+    if isinstance(problem, KeyError):
+        return f"{text} is missing"
+    return repr(problem)[:200] if isinstance(problem, IndexError) or not text else text
 
 
 _MADE_UP = (("/", "proc"), ("/", "sys"))
@@ -182,6 +184,8 @@ def finite(value: Any) -> float:
     """A number of a foreign file, which may stand there as text; all else, and NaN, is a `ValueError`."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{str(value)[:40]!r} is not a number")  # noqa: TRY004 -- of a file, not of a caller
+    if isinstance(value, str) and "_" in value:  # Python's own way to write 1000 as 1_000
+        raise ValueError(f"{value[:40]!r} is not a number")
     try:
         number = float(value)
     except OverflowError:

@@ -92,17 +92,26 @@ def _hint(path: str, old: str, new: str) -> None:
 
 
 def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
+    """Columns end at commas, or at semicolons as spreadsheets write them beside decimal commas."""
+    parted = delimiter_of(source.readline().decode("utf-8", "replace"))
+    source.seek(0)
+    form: dict[str, Any] = {"sep": parted, "decimal": "," if parted == ";" else ".", "skipinitialspace": True}
     try:
-        columns = pd.read_csv(source, nrows=0).columns
+        header = pd.read_csv(source, nrows=1, header=None, dtype=str, keep_default_na=False, **form)
     except pd.errors.EmptyDataError as error:
         raise TableError("is empty, without a header", path=path, next_step="write the header") from error
+    written = [name for name in header.iloc[0] if name]
+    if twice := [name for name in written if written.count(name) > 1]:
+        raise TableError(f"has two columns {twice[0]!r}", path=path, next_step="rename or remove one of them")
+    source.seek(0)
+    columns = pd.read_csv(source, nrows=0, **form).columns
     names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
     missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
     source.seek(0)
     frame = pd.read_csv(
         source,
         dtype=dict.fromkeys(names, str),
-        skipinitialspace=True,
+        **form,
         keep_default_na=False,
         na_values=missing,
     )
@@ -111,6 +120,15 @@ def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
         frame[name] = frame[name].map(text_of_cell, na_action="ignore")
     frame.columns = pd.Index([text_of_cell(name) for name in frame.columns])
     return frame
+
+
+def delimiter_of(header: str) -> str:
+    """What parts the columns of a CSV table, by its first line.
+
+    >>> delimiter_of("case;x;y"), delimiter_of("case,x,y"), delimiter_of("case")
+    (';', ',', ',')
+    """
+    return ";" if ";" in header and "," not in header else ","
 
 
 class Remark(dict[str, Any]):

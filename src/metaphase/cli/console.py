@@ -398,6 +398,31 @@ class JsonWatch(BatchWatch):
         typer.echo(json.dumps({"time": when, "event": event, "name": name, **facts}), err=True)
 
 
+class Problems:
+    """What went wrong with slides: the first of a kind is told at once, the others are counted at the end."""
+
+    def __init__(self) -> None:
+        self._slides: dict[str, list[str]] = {}
+
+    def tell(self, name: str, message: str) -> None:
+        """Complain, unless another slide had the same problem."""
+        alike = self._slides.setdefault(message.rpartition(": ")[2], [])
+        alike.append(name)
+        if len(alike) == 1:
+            complain(message)
+
+    def end(self) -> bool:
+        """Name those that were not told; whether there were any problems."""
+        from metaphase.base.tables import named
+
+        for problem, (first, *others) in self._slides.items():
+            if others:
+                complain(
+                    f"{several(len(others), 'more slide')} failed like {first} ({named(others)}): {problem}"
+                )
+        return bool(self._slides)
+
+
 class BarWatch(BatchWatch):
     """A batch on a progress bar: all items and those worked on, errors as they come, warnings at the end.
 
@@ -409,6 +434,7 @@ class BarWatch(BatchWatch):
         self._all: TaskID | None = None
         self._each: dict[str, TaskID] = {}
         self._warned: list[tuple[str, ResultWarning]] = []
+        self._problems = Problems()
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
         """Begin a line."""
@@ -431,17 +457,18 @@ class BarWatch(BatchWatch):
             self._warned += [(name, warning) for warning in getattr(result, "warnings", ())]
 
     def end(self) -> None:
-        """All are done: what to beware of."""
+        """All are done: what to beware of, and which items failed as another one did."""
         warn_once(self._warned)
+        self._problems.end()
 
     def failed(self, failure: Failure, log: Path | None) -> None:
-        """Tell what went wrong, the others go on."""
+        """Tell what went wrong the first time, the others go on."""
         self._end(failure.name, done=True)
         self._pace.end(failure.name)
         text = failure.message
         message = text if text.startswith(f"{failure.name}: ") else f"{failure.name}: {text}"
         hint = "" if failure.foreseen or log is None else f". The traceback is in {log}."
-        complain(message + hint)
+        self._problems.tell(failure.name, message + hint)
 
     def taken(self, name: str, holder: Holder) -> None:
         """Tell who else works here."""

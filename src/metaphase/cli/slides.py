@@ -26,7 +26,7 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
     from metaphase.images.inspection import inspect_slide
     from metaphase.slides.opening import sources_with
 
-    reports, failed, chosen = [], False, console.chosen_slides(slides)
+    reports, problems, chosen = [], console.Problems(), console.chosen_slides(slides)
     several = len(chosen) > 1 or chosen != slides
     for source in sources_with(chosen, mpp):
         try:
@@ -35,14 +35,19 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
         except MetaphaseError as error:
             if not several:
                 raise
-            failed = True
-            console.complain(str(error))
+            problems.tell(source.path.name, str(error))
+    failed = problems.end()
     if as_json:
         plain = [report.to_dict() for report in reports]
         console.print_json(plain if several else plain[0])
         raise typer.Exit(int(failed))
-    for report in reports:
-        console.stdout.print(console.facts_table(_rows(report)))
+    if several and reports:
+        names = [name for name, _ in _rows(reports[0])]
+        console.stdout.print(
+            console.rows_table(names, [[value for _, value in _rows(one)] for one in reports])
+        )
+    elif reports:
+        console.stdout.print(console.facts_table(_rows(reports[0])))
     console.warn_once((one.slide.name, warning) for one in reports for warning in one.warnings)
     raise typer.Exit(int(failed))
 

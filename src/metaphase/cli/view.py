@@ -322,6 +322,9 @@ def import_review(
         f"accepted below the threshold; mitoses listed now: {one.mitoses}"
         for one in taken
     )
+    for one in taken:
+        for what, number in one.left.items():
+            console.warn(f"{one.slide}: {number} x {what} in {file.name} became no answer")
     console.answer(as_json, [asdict(one) for one in taken], *lines)
 
 

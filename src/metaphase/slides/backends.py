@@ -38,7 +38,7 @@ def choose_resolution(
 ) -> tuple[Resolution | None, ResultWarnings]:
     """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
     believed = stated if stated and all(_believable(value) for value in stated) else None
-    own = sum(believed) / 2 if believed else None
+    own = math.sqrt(believed[0] * believed[1]) if believed else None
     if flag is None:
         warnings: ResultWarnings = ()
         if stated is None:
@@ -48,7 +48,9 @@ def choose_resolution(
             warnings = (ResultWarning("odd-mpp", text, GIVE_MPP),)
         elif abs(stated[0] / stated[1] - 1) > SQUARE_TOLERANCE:
             text = f"pixels are not square ({stated[0]:.4g} x {stated[1]:.4g} um)"
-            warnings = (ResultWarning("oblong-pixels", text, "lengths and areas use the mean"),)
+            warnings = (
+                ResultWarning("oblong-pixels", text, "areas are right; a length uses the geometric mean"),
+            )
         return (Resolution(own, "metadata") if own else None), warnings
     check_flag(flag, path)
     given = Resolution(float(flag), "flag")

@@ -11,7 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import openslide
 from PIL import Image, UnidentifiedImageError
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.base.errors import MetaphaseError, SlideError, UsageError
+from metaphase.base.errors import MetaphaseError, ResultWarning, SlideError, UsageError
 from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import RemotePath, location, reported_as
@@ -296,6 +296,10 @@ def _open_tiff(
             vendor=vendor or "tiff",
             objective_power=objective_power(properties),
         )
+        if layout.images > 1:
+            text = f"holds {layout.images} images of one size, and the first is read"
+            several = ResultWarning("several-images", text, "save each as a file of its own")
+            info = replace(info, warnings=(*info.warnings, several))
         return TiffSlide(layout, info)
 
 

@@ -108,6 +108,8 @@ class TiffLayout(NamedTuple):
     """The full image and its reduced copies, finest first."""
     mpp: tuple[float, float] | None
     """(x, y) micrometres per pixel as the file states them."""
+    images: int = 1
+    """Images of the full size, of which the first is read."""
 
 
 def open_layout(path: Path) -> TiffLayout:
@@ -124,7 +126,7 @@ def open_layout(path: Path) -> TiffLayout:
             pages = pyramid_pages(tiff)
             for page in pages[1:]:
                 _check_page(page)
-            layout = TiffLayout(file, pages, stated_mpp(tiff))
+            layout = TiffLayout(file, pages, stated_mpp(tiff), _images(tiff))
             ranges = (zip(page.dataoffsets, page.databytecounts, strict=True) for page in pages)
             end = max(offset + size for parts in ranges for offset, size in parts)
         if end > size:
@@ -177,6 +179,11 @@ def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:
         if page.imagewidth < pages[-1].imagewidth:
             pages.append(page)
     return tuple(pages)
+
+
+def _images(tiff: TiffFile) -> int:
+    """Pages of the same kind and size as the first."""
+    return sum(page.aspage().shape == tiff.pages.first.shape for page in tiff.pages)
 
 
 def not_bright_field(page: TiffPage) -> str | None:

@@ -36,7 +36,8 @@ from metaphase.web.access import Access, Guard
 # Anybody who reaches the port can open connections, before any token is asked for.
 
 REQUEST_S = 10.0
-"""A request, its body included, must have arrived this long after its first byte or its connection."""
+"""A request, its body included, must have arrived this long after its first byte or its connection; what is
+sent back must be read in pieces (64 kB) that take no longer."""
 MOST_CONNECTIONS = 200
 """A browser opens six; eight observers need fifty."""
 BACKLOG = 64
@@ -49,6 +50,8 @@ class ImpatientProtocol(H11Protocol):
     """HTTP with limits on connections and on the time that a request may take to arrive."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unread = False
+    """Whether the visitor does not take what is sent."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request; of too many who do, whoever has said nothing for longest is let go."""
@@ -73,6 +76,20 @@ class ImpatientProtocol(H11Protocol):
         super().on_response_complete()
         self._hurry()
 
+    def pause_writing(self) -> None:
+        """Begin to wait for the visitor to read."""
+        super().pause_writing()
+        self._relax()
+        self._unread = True
+        self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        super().resume_writing()
+        self._unread = False
+        self._relax()
+        self._hurry()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         super().connection_lost(exc)
@@ -80,6 +97,8 @@ class ImpatientProtocol(H11Protocol):
 
     def _hurry(self) -> None:
         """The clock runs while a request is not here in full; a server that is at work has all its time."""
+        if self._unread:
+            return
         cycle = self.cycle
         working = cycle is not None and not cycle.response_complete and not cycle.more_body
         if working or self.transport.is_closing():

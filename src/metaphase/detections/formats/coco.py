@@ -83,6 +83,8 @@ def _box(x: float, y: float, side: float) -> dict[str, Any]:
 
 def _row(annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path) -> Row:
     x, y, width, height = (finite(value) for value in annotation["bbox"])
+    if min(width, height) < 0:
+        raise ValueError(f"a box of {width:g} x {height:g} px")
     label = classes.get(annotation.get("category_id"), MITOSIS)
     slide = str(images[annotation["image_id"]]["file_name"])
     probability = stated_probability(annotation.get("score"), path)

@@ -42,6 +42,7 @@ FRAMES = ("root", "tmaCore", "PathRootObject", "TMACoreObject")
 SEGMENTED = ("cell", "tile", "PathCellObject", "PathTileObject")
 """Objects that a program found everywhere."""
 MULTIPOINT = shapely.GeometryType.MULTIPOINT
+"""The first of the types that have parts."""
 MARKER_PX = 50.0
 """Width of a circle where the resolution is unknown: it only has to be seen."""
 HOTSPOT_CORNERS = 64
@@ -50,7 +51,7 @@ CORNERS = 8
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Every object by its centroid, those inside others too; a MultiPoint object is as many points.
+    """Every object by its centroid, those inside others too; one of several parts is as many points.
 
     Other measurements and metadata become columns of their own.
     """
@@ -62,10 +63,11 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     ]
     frames = sum(_kind(feature) in FRAMES for feature in everything)
     hotspots = sum(map(_is_hotspot, everything))
-    shapes = np.array([geometry for _, geometry in found], dtype=object)
-    single = np.where(shapely.get_type_id(shapes) == MULTIPOINT, shapes, shapely.centroid(shapes))
-    parts, owner = shapely.get_parts(single, return_index=True)
-    centres = shapely.get_coordinates(parts)
+    parts, owner = shapely.get_parts([geometry for _, geometry in found], return_index=True)
+    while (shapely.get_type_id(parts) >= MULTIPOINT).any():  # collections may hold collections
+        parts, inner = shapely.get_parts(parts, return_index=True)
+        owner = owner[inner]
+    centres = shapely.get_coordinates(shapely.centroid(parts))
     facts = [_facts(feature, path) for feature, _ in found]
     frame = pd.DataFrame(facts, columns=None if facts else ["probability", "label"])
     frame = frame.iloc[owner].reset_index(drop=True)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_integer_dtype, is_object_dtype
 
+from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.tables import NO_VALUE, TableError, read_table, write_table
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
 SLIDE_COLUMNS = ("slide", "case", "image")
 """Columns that may name the slide, in order of preference."""
+PROBABILITY, ALIASES = "probability", ("score", "confidence", "prob")
+"""What programs call the probability of a detection."""
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Columns x and y, and where given probability, label and one of slide, case, image.
+    """Columns x and y, and where given probability (or one of `ALIASES`), label and one of slide, case, image.
 
     A table without such a column belongs to one slide, named after its file. A table with probabilities has
     one for every point.
@@ -27,7 +31,8 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     if len(set(lowered)) < len(lowered):
         raise TableError("two columns differ only in case", path=path, next_step="rename one of them")
     frame.columns = lowered
-    if {"x", "y", "probability"} <= set(lowered):
+    frame, warnings = _with_probability(frame, path)
+    if {"x", "y", "probability"} <= set(frame.columns):
         positions = frame["x"].notna() | frame["y"].notna()
         bad = (positions & frame["probability"].isna()).to_numpy()
         if bad.any():
@@ -48,10 +53,26 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
     source = next((name for name in SLIDE_COLUMNS if name in frame.columns), None)
     if source is None:
         frame["slide"] = context.slide
-        return detection_set(frame, (context.slide,), path, markers=True)
-    if source != "slide":
+    elif source != "slide":
         frame = frame.rename(columns={source: "slide"})
-    return detection_set(frame, (), path, markers=True)
+    found = detection_set(frame, (context.slide,) if source is None else (), path, markers=True)
+    return replace(found, warnings=(*found.warnings, *warnings))
+
+
+def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, ResultWarnings]:
+    """The table with what stands for its probability under that name; two such columns are refused."""
+    others = [name for name in ALIASES if name in frame.columns]
+    if PROBABILITY in frame.columns or not others:
+        return frame, ()
+    if len(others) > 1:
+        raise TableError(
+            f"has no column {PROBABILITY}, and {' and '.join(others)} may both be one",
+            path=path,
+            next_step=f"rename one of them to {PROBABILITY}",
+        )
+    text = f"{path.name}: its column {others[0]} is taken for the probability"
+    advice = f"rename it to {PROBABILITY}, or otherwise if it is none"
+    return frame.rename(columns={others[0]: PROBABILITY}), (ResultWarning("probability", text, advice),)
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all

@@ -22,7 +22,7 @@ import pandas as pd
 
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import parsing, read_bytes
-from metaphase.base.tables import TableError, named, text_of_cell, write_table
+from metaphase.base.tables import TableError, delimiter_of, named, text_of_cell, write_table
 from metaphase.labels.observers.project import ITEMS, LabellingError, Project, load_project
 
 APPLICATION_ID = 0x6D706C62
@@ -383,8 +383,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     data = read_bytes(path, TableError)
     with parsing(path, "cannot be read", next_step="give a CSV file in UTF-8", error=TableError):
         text = data.decode("utf-8-sig")
-    header = text.partition("\n")[0]
-    delimiter = ";" if ";" in header and "," not in header else ","
+    delimiter = delimiter_of(text.partition("\n")[0])
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, restval="")
     columns = [name.strip().lower() for name in reader.fieldnames or []]
     missing = [name for name in REQUIRED if name not in columns]
