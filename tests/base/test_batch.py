@@ -48,9 +48,9 @@ def test_failures_are_told_with_their_name_once(tmp_path: Path, capsys: pytest.C
     said = re.sub(r"about \d+ s", "about 0 s", said)
     assert said.splitlines() == [
         "error: bad.tif: is bad.",
-        "error: case 1: worse.tif: is bad.",
         "case 2: done in 0.0 s (3/4, about 0 s left)",
         f"error: case 3: ZeroDivisionError: a bug. The traceback is in {log}.",
+        "error: 1 more slide (case 1) failed like bad.tif: is bad.",
     ]
     lines = log.read_text().splitlines()
     assert lines[:3] == [

@@ -261,7 +261,7 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
     partner = match(found, counts.astype(float), positions, reach_px)
     new = counts & (partner < 0)
     figures = np.flatnonzero(counts)  # those that are known first, so that a second mark gives way
-    single = figures[suppress(*found[figures].T, (~new[figures]).astype(float), reach_px)]
+    single = figures[suppress(found[figures, 0], found[figures, 1], ~new[figures] * 1.0, reach_px)]
     double = new & ~np.isin(np.arange(len(new)), single)
     first = [*result.candidates[["x", "y"]].to_numpy(float), *positions[len(result.candidates) :]]
     items, now = [position_name(*at) for at in first], [position_name(*at) for at in positions]

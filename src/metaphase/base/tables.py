@@ -108,7 +108,7 @@ def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
     names = [name for name in columns if name.strip().lower() in IDENTIFIERS]
     missing = {name: [""] if name.strip().lower() in VERBATIM else NO_VALUE for name in columns}
     source.seek(0)
-    frame = pd.read_csv(
+    frame: pd.DataFrame = pd.read_csv(
         source,
         dtype=dict.fromkeys(names, str),
         **form,

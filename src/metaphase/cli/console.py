@@ -417,9 +417,8 @@ class Problems:
 
         for problem, (first, *others) in self._slides.items():
             if others:
-                complain(
-                    f"{several(len(others), 'more slide')} failed like {first} ({named(others)}): {problem}"
-                )
+                more = f"{several(len(others), 'more slide')} ({named(others)})"
+                complain(f"{more} failed like {first}: {problem}")
         return bool(self._slides)
 
 

@@ -21,7 +21,7 @@ PROBABILITY, ALIASES = "probability", ("score", "confidence", "prob")
 
 
 def read(path: Path, context: ReadContext) -> DetectionSet:
-    """Columns x and y, and where given probability (or one of `ALIASES`), label and one of slide, case, image.
+    """Columns x and y, and where given probability (or an alias), label and one of slide, case, image.
 
     A table without such a column belongs to one slide, named after its file. A table with probabilities has
     one for every point.
