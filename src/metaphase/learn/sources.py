@@ -267,8 +267,8 @@ def read_cohort(
         raise TableError(
             f"no slide has the split {absent[0]}" if absent else f"the split {unknown[0]!r} is unknown",
             path=manifest,
-            next_step="fill the column split with train, validation and test; leave it empty to skip a slide, "
-            "or empty for all and give random_split in [cohort]",
+            next_step="fill the column split with train, validation and test (empty: the slide is skipped), "
+            "or leave it out and give random_split in [cohort]",
         )
     used = frame[frame["split"] != ""].reset_index(drop=True)
     _check_files(used, manifest)
