@@ -8,7 +8,6 @@ are trained, and what decides each result.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
@@ -244,7 +243,7 @@ class Chain:
         facts: Facts = {"positives": positives, "negatives": negatives}
         facts |= {"negatives per positive": round(negatives / max(1, positives))}
         candidates_per_slide = np.mean([len(mining.candidates(one)) for one in sources])
-        recalled = (mining.darkness < mining.threshold).mean() if len(mining.darkness) else math.nan
+        recalled = (mining.darkness < mining.threshold).mean()
         return facts | {
             "candidates per slide": round(candidates_per_slide), "t": round(mining.threshold, 4),
             "validation recall": round(float(recalled), 4),

@@ -175,9 +175,11 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
             laboratories=tuple(sorted(set(benches["validation"].centres()))),
             source="validation slides of metaphase run",
         )
-        count = tuned_for_counts(chain, found["validation"], point)
-        values["count"] = count if isinstance(count, str) else plain_point(count)
-        tuned = (point,) if isinstance(count, str) else (point, count)
+        tuned = [point]
+        if name in (task.name for task in students(chain.config)):
+            count = tuned_for_counts(chain, found["validation"], point)
+            values["count"] = count if isinstance(count, str) else plain_point(count)
+            tuned += [count] if isinstance(count, OperatingPoint) else []
         save_point(models[0].with_suffix(".json"), *tuned, dropped=("count",))
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
 
