@@ -49,10 +49,10 @@ VARIANTS: dict[str, Tables] = {
     },
 }
 TINY: dict[str, Any] = {
-    "cases": 14, "side": 1280, "workers": 2, "gamma": 0.1,
+    "cases": 10, "side": 1024, "workers": 2, "gamma": 0.1,
     "sets": {"easy_negatives": 400, "hard_negatives": 2_000, "validation_positives": 1.0,
              "validation_negatives": 0.3},
-    "training": {"normalisation": "batch", "batch": 32, "epochs": 6, "samples_per_epoch": 1_000,
+    "training": {"normalisation": "batch", "batch": 32, "epochs": 5, "samples_per_epoch": 800,
                  "learning_rate": 2e-3, "final_learning_rate": 2e-4},
     "ensemble": 2,
 }  # fmt: skip

@@ -230,7 +230,7 @@ def chosen_pair(
         marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
     shared: dict[str, Any] = {
-        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um,
+        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um, "method": "maxima",
         "cases": tuple(one.name for one in every if not one.is_crop),
         "patients": tuple(dict.fromkeys(one.patient for one in every)),
         "laboratories": tuple(dict.fromkeys(one.laboratory for one in every)),
