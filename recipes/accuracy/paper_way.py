@@ -49,7 +49,7 @@ VARIANTS: dict[str, Tables] = {
     },
 }
 TINY: dict[str, Any] = {
-    "cases": 10, "side": 1024, "workers": 2, "gamma": 0.1,
+    "cases": 10, "side": 2048, "workers": 2, "gamma": 0.1, "mitoses": (250, 450),
     "sets": {"easy_negatives": 400, "hard_negatives": 2_000, "validation_positives": 1.0,
              "validation_negatives": 0.3},
     "training": {"normalisation": "batch", "batch": 32, "epochs": 5, "samples_per_epoch": 800,
@@ -57,7 +57,7 @@ TINY: dict[str, Any] = {
     "ensemble": 2,
 }  # fmt: skip
 FULL: dict[str, Any] = {
-    "cases": 80, "side": 3072, "workers": 16, "gamma": 0.6,
+    "cases": 80, "side": 3072, "workers": 16, "gamma": 0.6, "mitoses": (60, 240),
     "sets": {"easy_negatives": 10_000, "hard_negatives": 40_000, "validation_positives": 1.0,
              "validation_negatives": 0.25},
     "training": {"batch": 256, "epochs": 8, "samples_per_epoch": 64_000},
@@ -70,7 +70,7 @@ def prepared(folder: Path, size: dict[str, Any], seed: int) -> None:
     side, workers = size["side"], size["workers"]
     config = SimulationConfig(
         cases=size["cases"], centres=4, training_share=0.6, width=side, height=side,
-        mitoses_per_mm2=(60, 240), lookalikes_per_mm2=120, seed=seed, workers=workers,
+        mitoses_per_mm2=size["mitoses"], lookalikes_per_mm2=120, seed=seed, workers=workers,
     )  # fmt: skip
     cohort = folder / "slides"
     simulate_cohort(cohort, config)
@@ -115,7 +115,8 @@ def tested(folder: Path, size: dict[str, Any], tables: Tables, device: str | Non
     run_chain(chain)
     results = read_results(chain.workspace)
     assert delivered_model(chain).stem == student_name(size["gamma"])
-    return results["networks"][student_name(size["gamma"])] | {"homes": results["training_centres"]}
+    found: dict[str, Any] = results["networks"][student_name(size["gamma"])]
+    return found | {"homes": results["training_centres"]}
 
 
 def f1_rows(name: str, values: dict[str, Any], first: dict[str, Any]) -> list[str]:
