@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -149,10 +150,26 @@ def test_points_of_a_run_state_their_search_and_replace_those_before(workspace: 
     card = chain.model("cnn5-0p04").with_suffix(".json")
     assert parse_card(card).thresholds["mitoses"].search == ("maxima", 0.05, 12.5, 0.0)
     save_point(card, OperatingPoint(name="count", delta=0.9, suppress_um=12.5))
-    again = chain_in(workspace, test={"suppress_um": 20.0})
-    learn_run.tested_network(again, "cnn5-0p04", ("cnn5-0p04",), silent)
+    again = chain_in(workspace, test={"suppress_um": 20.0, "threshold": "highest"})
+    values = learn_run.tested_network(again, "cnn5-0p04", ("cnn5-0p04",), silent)
+    found = again.split_search.search("cnn5-0p04", [card], again.slides("validation"), silent)
+    assert values["threshold"] == best_threshold(curve(again.benches["validation"].marked(found)))[0]
     assert parse_card(card).thresholds["mitoses"].suppress_um == 20.0
     assert "count" not in parse_card(card).thresholds
+
+
+@pytest.mark.parametrize(("narrow", "chosen"), [(0.629, "cnn5-0p6"), (0.62, "cnn5-0p8")])
+def test_the_students_cards_decide_which_is_delivered(workspace: Path, narrow: float, chosen: str) -> None:
+    card = json.loads((workspace / "networks/cnn5-0p04/cnn5-0p04.json").read_text())
+    students = {"gammas": [1.0, 0.8, 0.6], "deliver": "narrowest"}
+    chain = chain_in(workspace, students=students)
+    for name, value in (("cnn5-1", 0.634), ("cnn5-0p8", 0.646), ("cnn5-0p6", narrow)):
+        card["thresholds"]["patches"]["value"] = value
+        path = chain.model(name).with_suffix(".json")
+        path.parent.mkdir()
+        path.write_text(json.dumps(card))
+    assert learn_run.delivered_model(chain) == chain.model(chosen)
+    assert learn_run.delivered_model(chain_in(workspace, students={"gammas": [0.6, 1.0]})).stem == "cnn5-1"
 
 
 # ---- candidates ----
