@@ -79,7 +79,8 @@ def simulated_points(truth: pd.DataFrame, missed: float, false_share: float, see
     wrong = brown[brown["category"].isin(("brown_nucleus", "artefact"))]
     count = min(len(wrong), round(len(right) * false_share / (1 - false_share)))
     likely = np.where(wrong["category"] == "brown_nucleus", 3.0, 1.0)
-    wrong = wrong.iloc[rng.choice(len(wrong), count, replace=False, p=likely / likely.sum())]
+    if len(wrong):
+        wrong = wrong.iloc[rng.choice(len(wrong), count, replace=False, p=likely / likely.sum())]
     points = pd.concat([right, wrong])[["x_phh3", "y_phh3"]].to_numpy()
     points = points + rng.normal(0, JITTER_PX, points.shape)
     probability = np.concatenate([rng.beta(12, 1, len(right)), rng.beta(6, 2, len(wrong))])

@@ -15,7 +15,7 @@ from metaphase.analysis import scoring
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.run import SlideOutcome, detect_cohort, detect_slide
-from metaphase.analysis.scoring import count_cohort, count_point, count_points, read_cases
+from metaphase.analysis.scoring import count_cohort, count_point, count_points, read_cases, stated_counts
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import TableError, read_table, table_attributes
 from metaphase.detections.points import (
@@ -30,6 +30,7 @@ from metaphase.evaluation import comparison
 from metaphase.evaluation.marks import MatchingConfig
 from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.operating_points import load_points, save_point
+from metaphase.evaluation.tuning import tune_count, tune_mitoses
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import PAPER_PEAKS, ReadyDetector, load_detector
@@ -237,16 +238,50 @@ def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
 
 
 def test_the_papers_way_keeps_deltas_that_were_tuned_for_it(tuned: Path) -> None:
-    for suppress_um, delta, own in ((25.0, 0.998, True), (15.0, 0.998, False), (25.0, 0.7, False)):
+    for suppress_um, delta, method, floor, own in (
+        (25.0, 0.998, "components", 0.8, True),
+        (15.0, 0.998, "components", 0.8, False),
+        (25.0, 0.7, "components", 0.8, False),
+        (25.0, 0.998, "maxima", 0.05, False),
+        (25.0, 0.998, "components", 0.5, False),
+        (25.0, 0.998, None, None, False),  # cards of earlier versions
+    ):
         point = OperatingPoint(
-            name="mitoses", delta=delta, suppress_um=suppress_um, smooth_um=0.0, cases=("he",)
-        )
+            name="mitoses", delta=delta, suppress_um=suppress_um, smooth_um=0.0, cases=("he",),
+            method=method, floor=floor,
+        )  # fmt: skip
         used = paper_points(points_of({"mitoses": point}))
         assert used.mitoses.delta == (delta if own else 0.919)
         assert used.count.delta == (delta if own else 0.970)
         assert (used.count.theta1, used.count.theta2, used.suppress_um) == (6, 20, 25.0)
+        other = point.model_copy(update={"name": "count", "method": "maxima", "floor": 0.05})
+        both = paper_points(points_of({"mitoses": point, "count": other}))
+        assert (both.mitoses.delta, both.count.delta) == (used.mitoses.delta, 0.970)
     assert paper_points(UNTUNED) == PAPER_POINTS
+    bundled = DetectionConfig(paper=True).points(load_detector(["paper"]))
+    assert bundled.mitoses.delta == bundled.count.delta == 0.9695162773132324
+    assert "connected components from 0.8" in bundled.mitoses.source
     assert DetectionConfig(paper=True).points(load_detector([tuned])).mitoses.delta == 0.919
+
+
+def test_tuning_notes_the_search_of_its_tables(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
+    for name, method, floor in (("usual", "maxima", 0.1), ("paper", "components", 0.8)):
+        detect(he_slide, tmp_path / name, tuned, paper=name == "paper", threshold=0.9)
+        table = tmp_path / name / "candidates.parquet"
+        read_table(table).iloc[:3].assign(slide="he")[["slide", "x", "y"]].to_csv(tmp_path / "truth.csv")
+        point = tune_mitoses(tmp_path / "truth.csv", table, mpp=0.25)
+        assert point.search == (method, floor, 25.0, 0.0)
+        assert tune_mitoses(tmp_path / "truth.csv", table, mpp=0.25, floor=0.9).floor == 0.9
+        points = count_points([table], None, [0.9, 0.95])
+        counts = count_cohort(read_cases([table]), points, tissue=False).results
+        stated = stated_counts([("he", one) for one in counts["he"]], points, [table])
+        more = stated.assign(case="other", proliferation=stated["proliferation"] + 5)
+        both = pd.concat([stated, more])
+        both.attrs = stated.attrs
+        both.to_parquet(tmp_path / "counts.parquet")
+        (tmp_path / "cohort.csv").write_text("case,proliferation\nhe,1\nother,2\n")
+        count = tune_count(tmp_path / "cohort.csv", tmp_path / "counts.parquet", parts=["proliferation"])
+        assert (count.method, count.floor) == (method, floor)
 
 
 def test_the_papers_way_takes_the_network_of_its_kind_and_refuses_two_at_once(

@@ -9,7 +9,8 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
-from metaphase.learn.config import read_run_config, run_config
+from metaphase.learn.config import StudentSection, read_run_config, run_config
+from metaphase.networks.detector import PAPER_PEAKS
 
 CONFIGS = config_files()["paper"].parent
 TABLE = {"cohort": {"manifest": "m.csv"}, "reference": {"table": "r.csv"}}
@@ -26,14 +27,33 @@ def test_the_configurations_of_the_project_are_valid(path: Path) -> None:
 
 def test_the_papers_numbers_are_the_defaults() -> None:
     paper, plain = read_run_config(CONFIGS / "paper.toml"), config_with()
-    for name in ("training", "ensemble", "students", "test", "experiments"):
+    for name in ("training", "ensemble", "experiments"):
         assert getattr(paper, name) == getattr(plain, name)
     assert paper.mining.candidates == plain.mining.candidates
     assert paper.mining.sets == plain.mining.sets
     assert (paper.mining.sets.easy_negatives, paper.mining.sets.hard_negatives) == (100_000, 400_000)
     assert paper.mining.standardise == "hsd"
     assert (paper.mining.labels.rule, plain.mining.labels.rule) == ("stated", "nearest")
+    assert (plain.test.peaks.method, plain.test.floor, plain.test.threshold) == ("maxima", 0.05, "steady")
+    assert (paper.test.peaks, paper.test.threshold) == (PAPER_PEAKS, "highest")
+    assert (paper.students.gammas, plain.students.deliver) == (plain.students.gammas, "last")
+    assert (paper.cohort.random_split, plain.cohort.random_split) == ((11, 3, 4), None)
+    assert (paper.reference.all_registered, plain.reference.all_registered) == (True, False)
     assert paper.ensemble.networks == paper.mining.sets.hard_sets == 10
+
+
+@pytest.mark.parametrize(
+    ("f1", "chosen"),
+    [
+        ({1.0: 0.634, 0.8: 0.646, 0.6: 0.629}, 0.6),  # the paper's
+        ({1.0: 0.634, 0.8: 0.646, 0.6: 0.620}, 0.8),
+        ({0.8: 0.646, 0.6: 0.640, 1.0: 0.680}, 1.0),
+        ({}, 0.6),  # nothing is known yet
+    ],
+)
+def test_the_narrowest_student_that_loses_little_is_delivered(f1: dict[float, float], chosen: float) -> None:
+    assert StudentSection(deliver="narrowest").delivered(f1) == chosen
+    assert StudentSection(gammas=(0.6, 1.0)).delivered(f1) == 1.0, "the last as a rule"
 
 
 def test_another_seed_draws_sets_and_networks_anew() -> None:
@@ -90,6 +110,11 @@ def test_lists_and_whole_numbers_become_what_fields_declare() -> None:
         ({"reference": {"source": "guess", "table": "x.csv"}}, "reference.source is 'guess'"),
         ({"reference": {"source": "simulated"}}, "the slides are not"),
         ({"reference": {"source": "phh3"}}, "Name a table"),
+        ({"cohort": {"manifest": "m.csv", "random_split": [1, 0, 1]}}, r"random_split\[1\] is 0"),
+        ({"test": {"threshold": "best"}}, "test.threshold is 'best'. Give 'steady' or 'highest'"),
+        ({"training": {"method": "dense"}, "test": {"method": "components"}}, "its pair knows only maxima"),
+        ({"training": {"method": "dense"}, "cohort": {"manifest": "m", "standardise": "hsd"}}, "as they are"),
+        ({"candidates": {"recall": 1.0}}, "candidates.recall is 1.0"),
     ],
 )
 def test_what_makes_no_sense_is_named(tables: dict[str, Any], message: str) -> None:

@@ -30,7 +30,14 @@ from metaphase.detections.table import (
     DetectionSet,
 )
 from metaphase.evaluation.comparison import Cohort, cohort_of, load_cohort
-from metaphase.evaluation.operating_points import load_points, stated_point, stated_with, summary_beside
+from metaphase.evaluation.operating_points import (
+    SEARCH,
+    load_points,
+    stated_point,
+    stated_search,
+    stated_with,
+    summary_beside,
+)
 from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
 from metaphase.slides.opening import SlideSource, is_slide_there
 
@@ -126,9 +133,14 @@ def count_points(
     return [changed_point(own, delta=delta, theta1=theta1, theta2=theta2) for delta in deltas]
 
 
-def stated_counts(counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint]) -> pd.DataFrame:
-    """The table of counts; one at a single operating point carries it, with the cases it was tuned on."""
+def stated_counts(
+    counts: Sequence[tuple[str, SlideCount]], points: Sequence[OperatingPoint], files: Sequence[Path] = ()
+) -> pd.DataFrame:
+    """The table of counts; one at a single operating point carries it, with the cases it was tuned on. All
+    carry how the detections in `files` were searched for."""
     table = counts_table(counts)
+    inner = [one for path in files for file in _files_of(path) for one in detection_files(file)]
+    table.attrs[SEARCH] = stated_search(inner)
     if len(points) == 1:
         table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
     return table

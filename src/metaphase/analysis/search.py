@@ -193,15 +193,21 @@ class SplitSearch:
             made_from = SlideSearched(slide.slide, slide.tissue, networks, self.peaks, config)
             if not made_from.is_done(path):
                 ready = ready or ReadyDetector(load_detector(models), config)
+                tissue = self.tissue(slide)
                 with slide.slide.open() as opened, made_from.noted(path):
-                    if slide.name not in self.tissues:
-                        self.tissues[slide.name] = slide.tissue.of(opened)
-                    tiles = self._tiles(opened, self.tissues[slide.name], ready, made_from.key)
+                    tiles = self._tiles(opened, tissue, ready, made_from.key)
                     with tiles.found(path.parent, slide.name, None, show) as found:
                         columns = found[["x", "y", "probability"]]
                         write_table(path, columns.astype({"probability": np.float32}))
             tables[slide.name] = read_table(path)
         return tables
+
+    def tissue(self, slide: CohortSlide) -> TissueMask:
+        """Tissue of a slide in its own colours, whatever networks see; found once."""
+        if slide.name not in self.tissues:
+            with SlideSource.open(slide.slide) as opened:
+                self.tissues[slide.name] = slide.tissue.of(opened)
+        return self.tissues[slide.name]
 
     def _tiles(self, slide: Slide, tissue: TissueMask, ready: ReadyDetector, key: str) -> TileSearch:
         """The search of a slide, by tiles that waste little of a small one."""

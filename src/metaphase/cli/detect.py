@@ -321,7 +321,7 @@ def score(
     found = [(name, warning) for name, one in counts for warning in one.warnings]
     console.warn_once(dict.fromkeys(found))
     if output is not None:
-        write_table(output, jobs.stated_counts(counts, points))
+        write_table(output, jobs.stated_counts(counts, points, detections))
     if as_json:
         console.print_json([{"case": name, **one.to_dict()} for name, one in counts])
     elif counts:

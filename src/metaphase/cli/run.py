@@ -86,7 +86,8 @@ def run(
         model = delivered_model(chain)
         for warning in warnings_about(parse_card(model.with_suffix(".json"))):
             console.warn(str(warning))
-        console.say(f"metaphase detect SLIDE... -o DIR --model {model}")
+        way = " --paper" if settings.test.method == "components" else ""
+        console.say(f"metaphase detect SLIDE... -o DIR --model {model}{way}")
 
 
 LINE_EVERY_S = 10.0

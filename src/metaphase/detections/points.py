@@ -13,7 +13,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from metaphase.base.errors import UsageError
 from metaphase.base.typed import Stored
-from metaphase.detections.table import PAPER_FLOOR, PAPER_SUPPRESS_UM, PAPER_THETA1, PAPER_THETA2
+from metaphase.detections.table import (
+    PAPER_FLOOR,
+    PAPER_SUPPRESS_UM,
+    PAPER_THETA1,
+    PAPER_THETA2,
+    PeakMethod,
+)
 
 # ---- one point ----
 
@@ -40,6 +46,10 @@ class OperatingPoint(BaseModel):
     """Of two detections nearer than this, the weaker one goes."""
     smooth_um: Amount | None = None
     """Probabilities are averaged over this distance first."""
+    method: PeakMethod | None = None
+    """How the detections that it was tuned on were taken from the probability map ..."""
+    floor: Share | None = None
+    """... and from which probability on; None where nobody said."""
     theta1: Amount | None = None
     """Counts up to this are grade 1 ..."""
     theta2: Amount | None = None
@@ -82,6 +92,11 @@ class OperatingPoint(BaseModel):
         if self.theta1 is not None and self.theta2 is not None and self.theta2 < self.theta1:
             raise ValueError(f"theta2 ({self.theta2:g}) is below theta1 ({self.theta1:g})")
         return self
+
+    @property
+    def search(self) -> tuple[PeakMethod | float | None, ...]:
+        """What it was tuned on."""
+        return self.method, self.floor, self.suppress_um, self.smooth_um
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -202,26 +217,32 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
         ) from error
 
 
-def _points(mitoses: float, count: float, source: str) -> UsedPoints:
+def _points(mitoses: float, count: float, source: str, **search: Any) -> UsedPoints:
     """Two deltas with the paper's distances and thetas."""
-    search: dict[str, Any] = {"suppress_um": PAPER_SUPPRESS_UM, "smooth_um": 0.0, "source": source}
+    search |= {"suppress_um": PAPER_SUPPRESS_UM, "smooth_um": 0.0, "source": source}
     return UsedPoints(
         OperatingPoint(name="mitoses", delta=mitoses, **search),
         OperatingPoint(name="count", delta=count, theta1=PAPER_THETA1, theta2=PAPER_THETA2, **search),
     )
 
 
-PAPER_POINTS = _points(0.919, 0.970, "the paper's, tuned there for its own network")
+PAPER_POINTS = _points(
+    0.919, 0.970, "the paper's, tuned there for its own network", method="components", floor=PAPER_FLOOR
+)
 """Chosen on TUPAC-aux-train (mitoses) and TUPAC-train (count, grade, score)."""
 UNTUNED = _points(PAPER_FLOOR, PAPER_FLOOR, "the paper's floor, because no operating point was tuned for it")
 """For an ensemble, and where a card says nothing."""
 
 
 def paper_points(own: UsedPoints) -> UsedPoints:
-    """A model's own where they were tuned for the paper's search (25 um apart, nothing smoothed, nothing
-    below 0.8), for deltas belong to a network; else the paper's."""
-    search = own.mitoses.cases and (own.suppress_um, own.smooth_um) == (PAPER_SUPPRESS_UM, 0.0)
-    return own if search and own.lowest >= PAPER_FLOOR else PAPER_POINTS
+    """Each point of a model that states that it was tuned on the paper's search (components from 0.8, 25 um
+    apart, nothing smoothed), for deltas belong to a network; else the paper's."""
+
+    def kept(mine: OperatingPoint, theirs: OperatingPoint) -> OperatingPoint:
+        tuned = mine.cases and mine.search == theirs.search
+        return mine if tuned and mine.delta >= PAPER_FLOOR else theirs
+
+    return UsedPoints(kept(own.mitoses, PAPER_POINTS.mitoses), kept(own.count, PAPER_POINTS.count))
 
 
 def plain_point(point: OperatingPoint) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -28,6 +29,8 @@ PAPER_SUPPRESS_UM = 25.0
 """The paper's d: 100 px of 0.25 um."""
 PAPER_THETA1, PAPER_THETA2 = 6.0, 20.0
 """The paper's: counts up to the first are grade 1, counts above the second grade 3."""
+PeakMethod = Literal["maxima", "components"]
+"""How detections are taken from a probability map."""
 OPERATING_POINTS = "operating_points"
 """Attribute of a table of detections: the model and the operating points at which it was made."""
 LISTED, COUNTED = "listed", "counted"

@@ -6,9 +6,9 @@ there is neither. F1 is 2 TP / (2 TP + FP + FN), so it is 0 when only one of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +142,14 @@ def steady_threshold(curve: Curve) -> tuple[float, float]:
     middle = expit(logit(good[[0, -1]].clip(SURE, 1 - SURE)).mean())
     steady = float(np.clip(middle, good[-1], good[0]))
     return steady, float(curve.f1[curve.threshold >= steady][-1])
+
+
+ThresholdRule = Literal["steady", "highest"]
+THRESHOLD_RULES: dict[ThresholdRule, Callable[[Curve], tuple[float, float]]] = {
+    "steady": steady_threshold,
+    "highest": best_threshold,
+}
+"""How a threshold of mitoses is chosen."""
 
 
 def froc(curve: Curve, area_mm2: float) -> dict[float, float]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -31,41 +31,53 @@ from metaphase.detections.points import (
     points_of,
     refuse_two_searches,
 )
-from metaphase.detections.table import IGNORE, MITOSIS, OPERATING_POINTS, SUMMARY, DetectionSet, detection_set
+from metaphase.detections.table import (
+    IGNORE,
+    MITOSIS,
+    OPERATING_POINTS,
+    SUMMARY,
+    DetectionSet,
+    PeakMethod,
+    detection_set,
+)
 from metaphase.evaluation.comparison import Cohort, compare, completed
 from metaphase.evaluation.marks import Marked, MatchingConfig, mark, merged, point_regions
 from metaphase.evaluation.metrics import (
+    THRESHOLD_RULES,
     BootstrapConfig,
     Estimate,
+    ThresholdRule,
     curve,
     draws,
     estimate,
     f1_of_counts,
     ratio,
     slide_counts,
-    steady_threshold,
 )
 
 SECTION = "thresholds"
 TEST_SPLIT = "test"
+SEARCH = "search"
+"""What tables state of the search: `method` and `floor`."""
 OWN_FILES = ("search", "candidates", "detections")
 """Stems of the files with points that `metaphase detect` writes for a slide."""
 _POINTS: TypeAdapter[dict[PointName, OperatingPoint]] = TypeAdapter(OperatingPoints)
 
 
-def save_point(path: str | Path, point: OperatingPoint) -> None:
-    """Put a point into the card's thresholds section; the rest of the card stays as it is.
+def save_point(path: str | Path, *new: OperatingPoint, dropped: Sequence[PointName] = ()) -> None:
+    """Put points into the card's thresholds section; all else, but what is dropped, stays as it is.
 
     So do the numbers of its search that are not stated now. Points that would need two searches of a slide
     are refused.
     """
     path = Path(path)
     card = _load(path) if path.exists() else {}
-    points = _points_in(card, path)
-    if before := points.get(point.name):
-        kept = {name: getattr(before, name) for name in SHARED_BY_POINTS if getattr(point, name) is None}
-        point = point.model_copy(update=kept)
-    points[point.name] = point
+    points = {name: one for name, one in _points_in(card, path).items() if name not in dropped}
+    for point in new:
+        if before := points.get(point.name):
+            kept = {name: getattr(before, name) for name in SHARED_BY_POINTS if getattr(point, name) is None}
+            point = point.model_copy(update=kept)
+        points[point.name] = point
     try:
         refuse_two_searches(points)
     except ValueError as error:
@@ -158,6 +170,17 @@ def stated_with(table: Path) -> dict[str, Any] | None:
     beside = [table.parent / f"{stem}.parquet" for stem in stems]
     carried = (table_attributes(path).get(OPERATING_POINTS) for path in (table, *beside))
     return next(filter(None, carried), None) or summary_beside(table).get(OPERATING_POINTS)
+
+
+def stated_search(tables: Sequence[Path], floor: float = 0.0) -> dict[str, Any]:
+    """How all detections of tables from `floor` on were taken from the probability map; nothing where they do
+    not agree. Tables of counts carry the same."""
+    stated = [table_attributes(path).get(SEARCH) or (stated_with(path) or {}).get(SEARCH) for path in tables]
+    one = stated[0] if stated and stated.count(stated[0]) == len(stated) else None
+    method, kept = (one.get(name) for name in ("method", "floor")) if isinstance(one, dict) else (None, None)
+    if method not in get_args(PeakMethod) or not isinstance(kept, float) or not 0 <= kept <= 1:
+        return {}
+    return {"method": method, "floor": max(floor, kept)}
 
 
 def summary_beside(table: Path) -> dict[str, Any]:
@@ -284,12 +307,14 @@ def bench_of(cohort: pd.DataFrame, reference: pd.DataFrame, split: str, matching
     return Bench(slides, truth, matching)
 
 
-def measured(validation: Marked, test: Marked, centres: list[str]) -> dict[str, Any]:
+def measured(
+    validation: Marked, test: Marked, centres: list[str], rule: ThresholdRule = "steady"
+) -> dict[str, Any]:
     """Plain values from which every table and curve of a network is made.
 
-    Counts a slide at the steady threshold of the validation slides, and on the grid of thresholds.
+    Counts a slide at the threshold of the validation slides that the rule takes, and on the grid of them.
     """
-    chosen, reached = steady_threshold(curve(validation))
+    chosen, reached = THRESHOLD_RULES[rule](curve(validation))
     return measured_at(0.5 if np.isnan(chosen) else chosen, reached, test, centres)
 
 

@@ -23,11 +23,12 @@ from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.marks import Marked, Marks
 from metaphase.evaluation.metrics import (
+    THRESHOLD_RULES,
     BootstrapConfig,
+    ThresholdRule,
     curve,
     detection_metrics,
     slide_counts,
-    steady_threshold,
 )
 from metaphase.evaluation.operating_points import threshold_of_several
 from metaphase.networks.cards import Calibration
@@ -186,6 +187,7 @@ class PairConfig:
     count_threshold: float
     samples: int
     """Draws of patients for 95 % intervals."""
+    rule: ThresholdRule = "steady"
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,9 @@ def chosen_pair(
     several, f1 = (
         threshold_of_several(fields, crops, others)
         if crops
-        else steady_threshold(curve(marked([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius)))
+        else THRESHOLD_RULES[config.rule](
+            curve(marked([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius))
+        )
     )
     if np.isnan(several):
         several, f1 = 0.5, 0.0
@@ -226,7 +230,7 @@ def chosen_pair(
         marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
     shared: dict[str, Any] = {
-        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um,
+        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um, "method": "maxima",
         "cases": tuple(one.name for one in every if not one.is_crop),
         "patients": tuple(dict.fromkeys(one.patient for one in every)),
         "laboratories": tuple(dict.fromkeys(one.laboratory for one in every)),

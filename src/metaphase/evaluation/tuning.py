@@ -41,7 +41,13 @@ from metaphase.evaluation.metrics import (
     thinned,
 )
 from metaphase.evaluation.mitoses import load_marked
-from metaphase.evaluation.operating_points import load_point, refuse_test_slides, save_point, stated_point
+from metaphase.evaluation.operating_points import (
+    load_point,
+    refuse_test_slides,
+    save_point,
+    stated_point,
+    stated_search,
+)
 
 DRAWS, STEPS = BootstrapConfig(samples=200), 400
 """Of patients, to see how far delta depends on them, and the thresholds that are tried in each."""
@@ -85,8 +91,10 @@ def tune_mitoses(
         )
     steps = thinned(curve(marked), STEPS).threshold
     drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
-    made = stated_point(detection_files(predictions), "mitoses")
-    search = {} if made is None else {name: getattr(made, name) for name in SHARED_BY_POINTS}
+    tables = detection_files(predictions)
+    made, search = stated_point(tables, "mitoses"), stated_search(tables, floor)
+    if made is not None:
+        search |= {name: getattr(made, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
         name="mitoses",
         delta=delta,
@@ -119,19 +127,35 @@ def tune_count(
     is that of the card, or the only threshold of the table.
     """
     whole = read_cohort(truth)
-    everyone = whole.of_split(split)
-    refuse_test_slides(everyone)
-    table = read_counts(counts, whole)
+    table, search = read_counts(counts, whole), stated_search([counts], floor)
     kept = table["threshold"].isna() | (table["threshold"] >= floor)
     if not kept.any():
         raise TableError(
             f"no threshold reaches {floor:g}", path=counts, next_step="count at higher thresholds, too"
         )
-    table = table[kept]
     known: OperatingPoint | None = None
     if card is not None and card.exists():
         with suppress(TableError):  # it need not have one
             known = load_point(card, "count")
+    known = count_point_of(whole.of_split(split), table[kept], counts, parts, known, **search)
+    if card is not None:
+        save_point(card, known)
+    return known
+
+
+def count_point_of(
+    everyone: Cohort,
+    table: pd.DataFrame,
+    counts: Path,
+    parts: Sequence[CountPart] = COUNT_PARTS,
+    known: OperatingPoint | None = None,
+    **search: Any,
+) -> OperatingPoint:
+    """The point `count` of a cohort, from a table `case, threshold, count` which `counts` names in errors.
+
+    `known` is what stands before; `search` how the detections were searched for that were counted.
+    """
+    refuse_test_slides(everyone)
     if "proliferation" in parts:
         cohort, _ = with_values(everyone, "proliferation")
         at = _complete_counts(table, cohort, counts)
@@ -148,6 +172,7 @@ def tune_count(
             delta_range=_range(np.array(drawn).reshape(-1, len(deltas)), deltas),
             metric="Spearman",
             value=value,
+            **search,
             **_chosen_on(cohort),
         )
     if "grade" in parts:
@@ -166,8 +191,6 @@ def tune_count(
         known = OperatingPoint.model_validate(dict(before) | joint | own)
     if known is None:
         raise UsageError("nothing to tune", next_step="tune proliferation, grade or both")
-    if card is not None:
-        save_point(card, known)
     return known
 
 

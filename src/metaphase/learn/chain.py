@@ -13,7 +13,9 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from metaphase.analysis.cohort import CohortSlide, cohort_slide
@@ -23,6 +25,7 @@ from metaphase.base.stages import Facts, Report, Stage, stage
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.operating_points import Bench, bench_of
+from metaphase.images.stain.standardisation import StandardisedSource
 from metaphase.images.tissue.finding import TissueConfig
 from metaphase.learn.config import (
     CNN3,
@@ -44,7 +47,7 @@ from metaphase.learn.mining.mining import (
     TissueFound,
     TrainingSlide,
 )
-from metaphase.learn.mining.sets import HARD, LabelConfig, SetConfig
+from metaphase.learn.mining.sets import HARD, NEGATIVE, POSITIVE, LabelConfig, SetConfig
 from metaphase.learn.sources import (
     SPLITS,
     ManifestRow,
@@ -77,7 +80,7 @@ def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers:
 
 
 def _find(mining: Mining, source: TrainingSlide) -> None:
-    mining.candidates(source)
+    mining.found(source)
 
 
 def epochs_reported(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
@@ -118,7 +121,7 @@ class Chain:
     @cached_property
     def cohort(self) -> pd.DataFrame:
         """The slides with their splits, as the stage `slides` left them."""
-        return read_cohort(self.manifest, self.needed)
+        return read_cohort(self.manifest, self.needed, self.config.cohort)
 
     @property
     def needed(self) -> Sequence[str]:
@@ -158,9 +161,25 @@ class Chain:
         }
 
     def slides(self, split: str) -> list[CohortSlide]:
-        """The slides of a split, with what the manifest says of their resolution and tissue."""
-        chosen = self.cohort[self.cohort["split"] == split].to_dict("records")
-        return [cohort_slide(row) for row in chosen]
+        """The slides of a split, with what the manifest says of their resolution and tissue.
+
+        All but test slides of other laboratories have the colours that were learnt from.
+        """
+        slides = []
+        for row in self.cohort[self.cohort["split"] == split].to_dict("records"):
+            slide = cohort_slide(row)
+            if self.config.cohort.standardise and (split != "test" or row["laboratory"] in self.homes):
+                transform = self.mining.transform_of(slide.name, slide.slide)
+                slide = replace(
+                    slide, slide=StandardisedSource(slide.slide.path, slide.slide.mpp, transform=transform)
+                )
+            slides.append(slide)
+        return slides
+
+    @property
+    def homes(self) -> set[str]:
+        """Laboratories of the training slides."""
+        return set(self.cohort.loc[self.cohort["split"] == "train", "laboratory"])
 
     def model(self, name: str) -> Path:
         """Where a network lies."""
@@ -210,6 +229,7 @@ class Chain:
         labels: LabelConfig,
         tissue: TissueConfig,
         standardise: str,
+        recall: float = 0.0,
     ) -> Facts:
         """Labelled candidates of all slides that are learnt from; what is tested on does not matter here."""
         sources = [*self.mining.train, *self.mining.validation]
@@ -219,7 +239,15 @@ class Chain:
         mining = self._reporting(report)
         tables = [*mining.labelled_training.values(), *mining.labelled_validation.values()]
         found = pd.concat([table["label"] for table in tables])
-        return {"positives": int((found == 1).sum()), "negatives": int((found == 0).sum())}
+        positives, negatives = (int((found == label).sum()) for label in (POSITIVE, NEGATIVE))
+        facts: Facts = {"positives": positives, "negatives": negatives}
+        facts |= {"negatives per positive": round(negatives / max(1, positives))}
+        candidates_per_slide = np.mean([len(mining.candidates(one)) for one in sources])
+        recalled = (mining.darkness < mining.threshold).mean()
+        return facts | {
+            "candidates per slide": round(candidates_per_slide), "t": round(mining.threshold, 4),
+            "validation recall": round(float(recalled), 4),
+        }  # fmt: skip
 
     @stage(
         "easy set", "patches for CNN3, and for validation", reads=("candidates",),
@@ -296,12 +324,14 @@ def source_stages(chain: Chain) -> list[Stage]:
 def data_stages(chain: Chain) -> list[Stage]:
     """From slides to the difficult sets, with CNN3 on the way."""
     config, mining = chain.config, chain.config.mining
+    more: dict[str, Any] = {"recall": mining.recall} if mining.recall else {}  # at 0 notes are as they were
     candidates = chain.find_candidates(
         source=source_of(config, ("train", "validation")),
         candidates=mining.candidates,
         labels=mining.labels,
         tissue=mining.tissue,
         standardise=mining.standardise,
+        **more,
     )
     return [
         *source_stages(chain),
@@ -317,8 +347,9 @@ def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
     if config.simulate is not None:
         return RunSource(simulate=config.simulate, phh3=config.reference.source != "simulated")
     manifest, table = Path(config.cohort.manifest), Path(config.reference.table)
-    rows = manifest_rows(manifest, splits) if manifest.is_file() else ()
-    points = read_points(table, {row.name for row in rows}) if table.is_file() else None
+    rows = manifest_rows(manifest, splits, config.cohort) if manifest.is_file() else ()
+    every = config.reference.all_registered
+    points = read_points(table, {row.name for row in rows}, all_registered=every) if table.is_file() else None
     return RunSource(rows, points)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic import ValidationInfo as Info
 
 from metaphase.base.errors import UsageError
@@ -26,7 +26,9 @@ from metaphase.base.settings import (
     settings,
     settings_of,
 )
+from metaphase.detections.table import PeakMethod
 from metaphase.evaluation.marks import MatchingConfig, Radius
+from metaphase.evaluation.metrics import ThresholdRule
 from metaphase.learn.mining.candidates import CandidateConfig
 from metaphase.learn.mining.mining import SOFT_TARGET, MiningConfig, Standardise
 from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
@@ -57,8 +59,14 @@ class CohortSection:
 
     manifest: PathText = ""
     """CSV with case, he, laboratory, split (train, validation, test); empty where slides are simulated."""
+    random_split: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = None
+    """Where no slide of the manifest has a split: how patients are dealt at random to train, validation and
+    test, in these proportions; the paper's are 11, 3, 4."""
+    seed: NonNegativeInt = 0
+    """Of that draw."""
     standardise: Standardise = ""
-    """Method that brings training and validation slides to one stain; the paper used `hsd`."""
+    """Method that brings the training laboratories' slides to one stain, those searched included: `hsd`, ours
+    after the one that the paper used. Slides of other laboratories stay as they are."""
 
 
 @settings
@@ -70,6 +78,9 @@ class ReferenceSection:
     the truth of simulated slides."""
     table: PathText = ""
     """CSV or Parquet with case, x, y (level-0 pixels of the H&E slide) and, where known, label, accepted."""
+    all_registered: bool = False
+    """Every figure with a position in H&E is a mitosis, as in the paper, also where the reference standard
+    refused it; not where an observer did. Else refused ones are neither positive nor negative."""
     corrections: tuple[PathText, ...] = field(default=(), metadata=decides())
     """Results that people reviewed in `metaphase view`, and calibrations: what they answered is learnt by the
     method `dense`. A corrected slide trains, whatever its split, and so do all slides of its patient."""
@@ -131,12 +142,22 @@ class StudentSection:
 
     gammas: tuple[Width, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
+    deliver: Literal["last", "narrowest"] = "last"
+    """`last`: the last of them. `narrowest`, as in the paper: the narrowest whose F1 on the validation
+    patches is near the highest of all ..."""
+    most_lost: Share = 0.02
+    """... at most this far below it."""
 
     def __post_init__(self) -> None:
         if not self.gammas or len(set(self.gammas)) != len(self.gammas):
             raise UsageError(
                 f"students.gammas is {list(self.gammas)}", next_step="give at least one width, none twice"
             )
+
+    def delivered(self, f1: Mapping[float, float]) -> float:
+        """The width that is delivered, by the F1 of each on the validation patches, as far as it is known."""
+        near = [gamma for gamma, value in f1.items() if value >= max(f1.values()) - self.most_lost]
+        return min(near) if near and self.deliver == "narrowest" else self.gammas[-1]
 
 
 @settings
@@ -202,7 +223,12 @@ class EvaluationSection:
     smooth_um: Smoothing = 0.0
     """Probabilities are averaged by a Gaussian of this standard deviation first; 0 as in the paper."""
     floor: InnerShare = 0.05
-    """Peaks below this probability are not kept."""
+    """Peaks below this probability are not kept; the paper's is 0.8."""
+    method: PeakMethod = field(default="maxima", metadata=decides("test"))
+    """`maxima`, or `components` as in the paper: see `PeakConfig`. A pair knows only maxima."""
+    threshold: ThresholdRule = "steady"
+    """`highest`: the threshold of the highest F1 on the validation slides, as in the paper. `steady`: the
+    middle one of those whose F1 is within two standard errors of it."""
     bootstrap: NonNegativeInt = field(default=1000, metadata=decides())
     """How often the slides are drawn for 95 % intervals."""
 
@@ -214,7 +240,16 @@ class EvaluationSection:
     @property
     def peaks(self) -> PeakConfig:
         """What becomes a detection."""
-        return PeakConfig(floor=self.floor, suppress_um=self.suppress_um, smooth_um=self.smooth_um)
+        return PeakConfig(self.floor, self.suppress_um, self.smooth_um, self.method)
+
+
+@settings
+class CandidateSection(CandidateConfig):
+    """Candidates of a run."""
+
+    recall: Annotated[float, Field(ge=0, lt=1)] = field(default=0.0, metadata=decides())
+    """Takes the lowest t, up to `threshold`, at which so large a share of the validation slides' mitoses has
+    a candidate within d; 0 takes `threshold`."""
 
 
 @settings
@@ -234,7 +269,7 @@ class RunConfig:
     cohort: CohortSection = field(default_factory=CohortSection)
     simulate: SimulationConfig | None = None
     reference: ReferenceSection = field(default_factory=ReferenceSection)
-    candidates: CandidateConfig = field(default_factory=CandidateConfig)
+    candidates: CandidateSection = field(default_factory=CandidateSection)
     labels: LabelConfig = field(default_factory=LabelConfig)
     sets: SetConfig = field(default_factory=SetConfig)
     training: LearningSection = field(default_factory=LearningSection)
@@ -267,12 +302,20 @@ class RunConfig:
                 "the method paper cannot learn corrections: not every mitosis of a corrected slide is known",
                 next_step='give --method dense (or method = "dense" in [training])',
             )
+        if self.training.method == "dense" and (self.cohort.standardise or self.test.method != "maxima"):
+            raise UsageError(
+                "the method dense learns from slides as they are, and its pair knows only maxima",
+                next_step="leave out standardise in [cohort] and method in [test], or give --method paper",
+            )
 
     @property
     def mining(self) -> MiningConfig:
         """How patches are made of slides."""
         sets = replace(self.sets, hard_sets=self.ensemble.networks)
-        return MiningConfig(self.candidates, self.labels, sets, standardise=self.cohort.standardise)
+        return MiningConfig(
+            self.candidates, self.labels, sets,
+            standardise=self.cohort.standardise, recall=self.candidates.recall,
+        )  # fmt: skip
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""
@@ -338,9 +381,14 @@ def students(config: RunConfig) -> list[Task]:
     """A CNN5 of each width; all learn from the first difficult set."""
     shared = Task("", 1.0, hard_set=0, target=SOFT_TARGET)
     return [
-        replace(shared, name=f"cnn5-{width_name(gamma)}", gamma=gamma, seed=101 + number)
+        replace(shared, name=student_name(gamma), gamma=gamma, seed=101 + number)
         for number, gamma in enumerate(config.students.gammas)
     ]
+
+
+def student_name(gamma: float) -> str:
+    """What the CNN5 of a width is called."""
+    return f"cnn5-{width_name(gamma)}"
 
 
 def width_name(gamma: float) -> str:

@@ -126,7 +126,9 @@ class DenseChain(Chain):
     @cached_property
     def cohort(self) -> pd.DataFrame:
         """The slides with their splits; those of corrected patients train."""
-        return trained_by_corrections(read_cohort(self.manifest, self.needed), self.corrections)
+        return trained_by_corrections(
+            read_cohort(self.manifest, self.needed, self.config.cohort), self.corrections
+        )
 
     @property
     def needed(self) -> Sequence[str]:
@@ -433,7 +435,9 @@ class DenseChain(Chain):
     ) -> Facts:
         """Choose the best pair and how it is used, and write it as one model with its card."""
         report("choosing operating points", 0, 1)
-        config = PairConfig(test.radius_um, test.suppress_um, test.smooth_um, count_threshold, test.bootstrap)
+        config = PairConfig(
+            test.radius_um, test.suppress_um, test.smooth_um, count_threshold, test.bootstrap, test.threshold
+        )
         choices = {name: self._choice(name, config) for name in self.candidates}
         chosen = max(choices, key=lambda name: choices[name].f1)
         choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
@@ -561,7 +565,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
         )
     protocol, start = Protocol.of(config.training), tuple(card.identity for card in chain.before)
     read = chain.read_images(
-        facts=image_facts(chain.manifest),
+        facts=image_facts(chain.manifest, config.cohort),
         memory_gb=dense.memory_gb,
         seed=config.training.seed,
         corrections=chain.corrections,

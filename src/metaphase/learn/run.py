@@ -8,12 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from metaphase.analysis.search import SlideSearched, SplitSearch
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
-from metaphase.detections.points import OperatingPoint, points_of
-from metaphase.evaluation.operating_points import bench_of, measured, measured_at, save_point
+from metaphase.base.tables import TableError
+from metaphase.counting.clinical import proliferation_score
+from metaphase.counting.specimen import CountConfig, specimen
+from metaphase.detections.points import OperatingPoint, plain_point, points_of
+from metaphase.evaluation.metrics import curve, thinned
+from metaphase.evaluation.operating_points import Found, bench_of, measured, measured_at, save_point
+from metaphase.evaluation.tuning import COUNT_PARTS, count_point_of
 from metaphase.learn.chain import DETECTIONS, Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.learn.config import (
     CNN3,
@@ -21,14 +28,17 @@ from metaphase.learn.config import (
     EvaluationSection,
     RunConfig,
     members,
+    student_name,
     students,
 )
 from metaphase.learn.dense import DenseChain, dense_stages, pair_files
 from metaphase.networks.architectures import parameter_count
-from metaphase.networks.cards import Identity, card_of, named_model
+from metaphase.networks.cards import Identity, card_of, named_model, parse_card
 from metaphase.networks.checkpoints import load_model
 
 RESULTS = "results.json"
+COUNTED_AT = 100
+"""Thresholds, about, that are tried for the point `count`."""
 
 
 def run_chain(
@@ -45,10 +55,20 @@ def chain_of(config: RunConfig, workspace: Path, device: str | None = None) -> C
 
 
 def delivered_model(chain: Chain) -> Path:
-    """The model that comes out of a run: the pair, or the last CNN5."""
+    """The model that comes out of a run: the pair, or a CNN5."""
     if isinstance(chain, DenseChain):
         return chain.delivered
-    return chain.model(students(chain.config)[-1].name)
+    gamma = chain.config.students.delivered(patch_f1(chain))
+    return chain.model(student_name(gamma))
+
+
+def patch_f1(chain: Chain) -> dict[float, float]:
+    """F1 of each finished CNN5, by width, on the validation patches, as its card says it."""
+    cards = {task.gamma: chain.model(task.name).with_suffix(".json") for task in students(chain.config)}
+    points = {
+        gamma: parse_card(path).thresholds.get("patches") for gamma, path in cards.items() if path.is_file()
+    }
+    return {gamma: point.value or 0.0 for gamma, point in points.items() if point is not None}
 
 
 def run_table(chain: Chain) -> list[Stage]:
@@ -105,8 +125,7 @@ def read_results(workspace: str | Path) -> dict[str, Any]:
 
 def _write_results(chain: Chain, networks: dict[str, Any]) -> None:
     """Note the measured values, and the laboratories of the training slides: all others are held out."""
-    trained = chain.cohort.loc[chain.cohort["split"] == "train", "laboratory"]
-    content = {"networks": networks, "training_centres": sorted(set(trained))}
+    content = {"networks": networks, "training_centres": sorted(chain.homes)}
     write_text(chain.workspace / RESULTS, json.dumps(content) + "\n")
 
 
@@ -136,18 +155,19 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
     Several `names` are networks whose mean is tested.
     """
     models, benches = [chain.model(each) for each in names], chain.benches
-    marked = {
-        split: bench.marked(chain.split_search.search(name, models, chain.slides(split), report))
-        for split, bench in benches.items()
-    }
-    values = measured(marked["validation"], marked["test"], benches["test"].centres())
+    found = {split: chain.split_search.search(name, models, chain.slides(split), report) for split in benches}
+    marked = {split: bench.marked(found[split]) for split, bench in benches.items()}
+    test, validation = chain.config.test, marked["validation"]
+    values = measured(validation, marked["test"], benches["test"].centres(), test.threshold)
     if len(models) == 1 and values["validation_f1"] is not None:
-        test, validation = chain.config.test, marked["validation"]
+        search: dict[str, Any] = {
+            "suppress_um": test.suppress_um, "smooth_um": test.smooth_um,
+            "method": test.method, "floor": test.floor,
+        }  # fmt: skip
         point = OperatingPoint(
             name="mitoses",
             delta=values["threshold"],
-            suppress_um=test.suppress_um,
-            smooth_um=test.smooth_um,
+            **search,
             metric="F1",
             value=values["validation_f1"],
             cases=validation.cases,
@@ -155,5 +175,35 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
             laboratories=tuple(sorted(set(benches["validation"].centres()))),
             source="validation slides of metaphase run",
         )
-        save_point(models[0].with_suffix(".json"), point)
+        tuned = [point]
+        if name in (task.name for task in students(chain.config)):
+            count = tuned_for_counts(chain, found["validation"], point)
+            values["count"] = count if isinstance(count, str) else plain_point(count)
+            tuned += [count] if isinstance(count, OperatingPoint) else []
+        save_point(models[0].with_suffix(".json"), *tuned, dropped=("count",))
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
+
+
+def tuned_for_counts(chain: Chain, found: Found, mitoses: OperatingPoint) -> OperatingPoint | str:
+    """The point `count` where the manifest says grades or proliferation scores of validation slides, by the
+    paper's procedure; else, in words, why there is none."""
+    bench = chain.benches["validation"]
+    known = bench.cohort.manifest
+    parts = [part for part in COUNT_PARTS if part in known.columns and known[part].notna().any()]
+    if not parts:
+        return "the manifest has neither proliferation nor grade for validation slides"
+    deltas = {mitoses.delta, *thinned(curve(bench.marked(found)), COUNTED_AT).threshold.tolist()}
+    rows = []
+    for slide in chain.slides("validation"):
+        tissue = chain.split_search.tissue(slide)
+        about = found[slide.name], tissue.mpp / tissue.scale, tissue, None
+        for delta in deltas:
+            counted = proliferation_score(specimen(*about, CountConfig(threshold=delta)))
+            rows.append((slide.name, delta, counted))
+    table = pd.DataFrame(rows, columns=["case", "threshold", "count"])
+    search = {name: getattr(mitoses, name) for name in ("suppress_um", "smooth_um", "method", "floor")}
+    start = None if "proliferation" in parts else OperatingPoint(name="count", delta=mitoses.delta, **search)
+    try:
+        return count_point_of(bench.cohort, table, chain.manifest, parts, start, **search)
+    except TableError as error:
+        return error.problem

@@ -31,8 +31,9 @@ from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, com
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.labels.observers.project import UNSURE, load_project
 from metaphase.learn.calibration import DETECTIONS, SAMPLE, VALUES, answers_table, standing
-from metaphase.learn.config import ReferenceSection
+from metaphase.learn.config import CohortSection, ReferenceSection
 from metaphase.learn.mining.mining import TrainingSlide
+from metaphase.networks.training.data import split_cases
 from metaphase.networks.training.images import KINDS, ImageSource, Kind
 from metaphase.slides.opening import SlideSource
 
@@ -58,11 +59,44 @@ class ManifestRow:
     patient: str = field(metadata=decides("slides", "test"))
 
 
-def manifest_rows(manifest: str | Path, splits: tuple[str, ...] = SPLITS) -> tuple[ManifestRow, ...]:
+def split_manifest(manifest: str | Path, section: CohortSection | None = None) -> pd.DataFrame:
+    """The rows of a manifest; where none has a split, one is drawn by patient if a configuration says so."""
+    frame = read_manifest(manifest)
+    frame["split"] = frame["split"].str.strip().str.lower()
+    if section is None or section.random_split is None or (frame["split"] != "").any():
+        return frame
+    patients = sorted(frame["patient"].unique())
+    if len(patients) < len(SPLITS):
+        raise TableError(
+            f"{len(patients)} patients cannot be dealt to {', '.join(SPLITS)}",
+            path=manifest,
+            next_step="name slides of more patients, or fill the column split",
+        )
+    counts = dict(zip(SPLITS, dealt(len(patients), section.random_split), strict=True))
+    drawn = split_cases(patients, counts=counts, seed=section.seed)
+    owner = {patient: split for split, group in drawn.items() for patient in group}
+    return frame.assign(split=frame["patient"].map(owner))
+
+
+def dealt(whole: int, shares: Sequence[float]) -> tuple[int, int, int]:
+    """Three whole numbers, at least 1 each, about in proportion to the shares.
+
+    >>> dealt(18, (11, 3, 4)), dealt(36, (11, 3, 4)), dealt(3, (0.8, 0.1, 0.1))
+    ((11, 3, 4), (22, 6, 8), (1, 1, 1))
+    """
+    edges = [round(whole * sum(shares[:count]) / sum(shares)) for count in (1, 2)]
+    first = min(max(edges[0], 1), whole - 2)
+    second = min(max(edges[1], first + 1), whole - 1)
+    return first, second - first, whole - second
+
+
+def manifest_rows(
+    manifest: str | Path, splits: tuple[str, ...] = SPLITS, section: CohortSection | None = None
+) -> tuple[ManifestRow, ...]:
     """The rows of some splits; columns that decide nothing are not looked at."""
     rows = []
-    for row in read_manifest(manifest).to_dict("records"):
-        slide, split = cohort_slide(row), str(row["split"]).strip().lower()
+    for row in split_manifest(manifest, section).to_dict("records"):
+        slide, split = cohort_slide(row), row["split"]
         if split in splits:
             facts = (split, str(row["laboratory"]), stated_number(row, "repeat"), str(row["patient"]))
             rows.append(ManifestRow(slide.name, slide.slide, slide.tissue, *facts))
@@ -80,11 +114,11 @@ def kind_of(row: Mapping[Any, Any]) -> Kind:
     return kind
 
 
-def image_facts(manifest: Path) -> pd.DataFrame:
+def image_facts(manifest: Path, section: CohortSection | None = None) -> pd.DataFrame:
     """What a manifest says that decides what the method `dense` makes of its images; nothing before it is."""
     if not manifest.is_file():
         return pd.DataFrame()
-    table = read_manifest(manifest)
+    table = split_manifest(manifest, section)
     return table[[name for name in IMAGE_FACTS if name in table.columns]]
 
 
@@ -197,8 +231,11 @@ def _not_answered(source: ImageSource, answers: pd.DataFrame) -> pd.DataFrame:
     return left
 
 
-def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
-    """The points of some cases in a table of the reference standard, labelled."""
+def read_points(table: str | Path, cases: Collection[str], *, all_registered: bool = False) -> pd.DataFrame:
+    """The points of some cases in a table of the reference standard, labelled.
+
+    With `all_registered` nobody but an observer can refuse one.
+    """
     frame = read_table(table)
     if "case" not in frame.columns and "slide" in frame.columns:
         frame = frame.rename(columns={"slide": "case"})
@@ -209,6 +246,8 @@ def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
     label = labels.map({name: common_label(name) if name else MITOSIS for name in labels.unique()})
     if "accepted" in frame.columns:
         refused = as_text(frame["accepted"]).str.strip().str.lower().isin(REFUSED)
+        if all_registered:
+            refused &= as_text(frame["observer"]) != "" if "observer" in frame.columns else False
         label = label.mask(refused & (label == MITOSIS), IGNORE)
     points = pd.DataFrame({"case": as_text(frame["case"]), "x": frame["x"], "y": frame["y"], "label": label})
     if ATYPICAL in frame.columns:
@@ -217,17 +256,19 @@ def read_points(table: str | Path, cases: Collection[str]) -> pd.DataFrame:
     return points[points["case"].isin(set(cases))].reset_index(drop=True)
 
 
-def read_cohort(manifest: str | Path, needed: Sequence[str] = SPLITS) -> pd.DataFrame:
+def read_cohort(
+    manifest: str | Path, needed: Sequence[str] = SPLITS, section: CohortSection | None = None
+) -> pd.DataFrame:
     """The slides of a run; each split that is needed must have some, and every slide must exist."""
-    frame = read_manifest(manifest)
-    frame["split"] = frame["split"].str.strip().str.lower()
+    frame = split_manifest(manifest, section)
     unknown = sorted(set(frame["split"]) - {*SPLITS, ""})
     absent = [split for split in needed if split not in set(frame["split"])]
     if unknown or absent:
         raise TableError(
             f"no slide has the split {absent[0]}" if absent else f"the split {unknown[0]!r} is unknown",
             path=manifest,
-            next_step="fill the column split with train, validation and test; leave it empty to skip a slide",
+            next_step="fill the column split with train, validation and test (empty: the slide is skipped), "
+            "or leave it out and give random_split in [cohort]",
         )
     used = frame[frame["split"] != ""].reset_index(drop=True)
     _check_files(used, manifest)
@@ -248,7 +289,7 @@ def read_reference(
     if section.source == "simulated":
         points = pd.concat([truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
     else:
-        points = read_points(section.table, cohort["case"])
+        points = read_points(section.table, cohort["case"], all_registered=section.all_registered)
     points = points[points["case"].isin(set(cohort["case"]))].reset_index(drop=True)
     if method == "paper":
         points = points.loc[points["label"] != LOOKALIKE, list(COLUMNS)].reset_index(drop=True)

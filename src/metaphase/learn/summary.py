@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats32, Integers
-from metaphase.base.stages import States
+from metaphase.base.stages import States, kept_facts
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import counts_of
 from metaphase.evaluation.pairs import POINTS
 from metaphase.learn.chain import NETWORKS, Chain
 from metaphase.learn.config import CNN3, ENSEMBLE
+from metaphase.learn.dense import DenseChain
 from metaphase.learn.mining.mining import SOFT_TARGET
-from metaphase.learn.run import delivered_model, read_results
+from metaphase.learn.run import delivered_model, patch_f1, read_results
 from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
@@ -28,6 +29,13 @@ CROP_PX = 100
 """Side of the shown patches: what the networks see."""
 SHOWN = 12
 """Patches of each kind."""
+CANDIDATE_FACTS = {
+    "validation recall": "0.99", "negatives per positive": "1,000", "candidates per slide": "1,000,000",
+    "t": "0.6",
+}  # fmt: skip
+"""What is said of candidates, and what the paper says."""
+CANDIDATE_NOTE = "Candidates of training and validation slides; below, the paper's."
+COUNT_NOTE = "Chosen on validation slides as in the paper; without one, the threshold of mitoses counts."
 NO_DRAWS = BootstrapConfig(samples=0)
 
 
@@ -43,6 +51,7 @@ def run_report(chain: Chain, states: States) -> dict[str, Any]:
         "states": states,
         **tested,
         "tables": [*tested["tables"], *left_out_tables(delivered_model(chain))],
+        "choices": paper_tables(chain, results),
         "histories": {path.parent.name: pd.read_csv(path) for path in histories},
         "examples": example_groups(stores) if stores else (),
     }
@@ -96,6 +105,39 @@ def left_out_tables(model: Path) -> list[TextTable]:
         rows.append([name, str(first["mitoses"]), str(first["mm2"]), *figures])
     note = "Validation images, which chose the operating points, then test images by laboratory."
     return [TextTable("", headings, rows, note)] if rows else []
+
+
+def paper_tables(chain: Chain, results: dict[str, Any]) -> list[TextTable]:
+    """What the paper also says: candidates, the choice of the CNN5, the threshold of the count."""
+    tables, facts = [], kept_facts(chain.workspace, "candidates")
+    if CANDIDATE_FACTS.keys() <= facts.keys():
+        row = [f"{facts[name]:,}" for name in CANDIDATE_FACTS]
+        tables.append(TextTable("", [*CANDIDATE_FACTS], [row, [*CANDIDATE_FACTS.values()]], CANDIDATE_NOTE))
+    f1 = {} if isinstance(chain, DenseChain) else patch_f1(chain)
+    if f1:
+        section = chain.config.students
+        chosen = section.delivered(f1)
+        rows = [
+            [f"{one:g}", f"{value:.3f}", "delivered" if one == chosen else ""] for one, value in f1.items()
+        ]
+        rule = "The last of the list is delivered."
+        if section.deliver == "narrowest":
+            rule = f"The narrowest within {section.most_lost:g} of the highest is delivered, as in the paper."
+        tables.append(TextTable("", ["gamma of CNN5", "F1 on validation patches", ""], rows, rule))
+    counts = {name: one["count"] for name, one in results.get("networks", {}).items() if "count" in one}
+    if counts:
+        headings = ["network", "delta", "metric", "value", "theta1", "theta2", "kappa"]
+        rows = [[name, *_count_cells(one, headings[1:])] for name, one in counts.items()]
+        tables.append(TextTable("", ["threshold of the count", *headings[1:]], rows, COUNT_NOTE))
+    return tables
+
+
+def _count_cells(count: dict[str, Any] | str, names: Sequence[str]) -> list[str]:
+    """What is known of a point `count`; where there is none, why."""
+    if isinstance(count, str):
+        return [DASH, count, *[DASH] * (len(names) - 2)]
+    shown = (count.get(name, DASH) for name in names)
+    return [f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown]
 
 
 def _f1_of(values: dict[str, Any], centres: set[str]) -> str:

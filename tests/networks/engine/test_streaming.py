@@ -10,8 +10,9 @@ import torch
 from skimage import measure
 
 from metaphase.base.errors import ModelError, UsageError
+from metaphase.detections.table import PeakMethod
 from metaphase.networks.engine.engine import Engine
-from metaphase.networks.engine.settings import EngineConfig, PeakConfig, PeakMethod
+from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import (
     Detections,
     detect_tiles,

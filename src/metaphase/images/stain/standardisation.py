@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
@@ -40,6 +40,7 @@ from metaphase.images.stain.colours import (
 )
 from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, rgb_uint8, stain_pictures
 from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 # ---- one lookup a pixel ----
@@ -142,6 +143,36 @@ class StainTransform:
             return [data["source"], data["template"]]
 
         return cls(*read_colours(path, TRANSFORM_FORMAT, stated))
+
+
+class StandardisedSlide(Slide):
+    """Another slide's pixels with their colours mapped as they are read; nothing is written."""
+
+    def __init__(self, slide: Slide, transform: StainTransform) -> None:
+        super().__init__(slide.info)
+        self._slide, self._table = slide, transform.table
+
+    def _decode(self, level: int, box: Box) -> RGB:
+        return self._table.apply(self._slide.read_level(level, box))
+
+    def close(self) -> None:
+        """Release the slide beneath."""
+        self._slide.close()
+
+
+@dataclass(frozen=True)
+class StandardisedSource(SlideSource):
+    """A slide that is seen in the colours of a template."""
+
+    transform: StainTransform = field(kw_only=True)
+
+    def open(self) -> Slide:
+        """Open the slide; close it when done."""
+        return StandardisedSlide(super().open(), replace(self.transform))  # whose table goes with the slide
+
+    def account(self) -> dict[str, Any]:
+        """That of the slide as it is, and how its colours are mapped."""
+        return super().account() | {"colours": asdict(self.transform)}
 
 
 # ---- a fair sample of a slide's pixels ----

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import PositiveFloat, PositiveInt
 
-from metaphase.base.arrays import RGB, Integers
+from metaphase.base.arrays import RGB, Floats, Integers
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import decides
@@ -257,6 +257,15 @@ def find_candidates(
 def intensity_limit(threshold: float) -> int:
     """The least sum of red, green and blue that is not below `threshold` of white."""
     return int(np.ceil(round(threshold * FULL_SUM, 9)))
+
+
+def threshold_for_recall(darkness: Floats, recall: float) -> float | None:
+    """The lowest threshold with a candidate below it for so large a share of points, of each of which the
+    intensity of the darkest candidate is known; None where too many have none (1)."""
+    if not len(darkness):
+        return None
+    last = np.sort(darkness)[math.ceil(round(recall * len(darkness), 9)) - 1]
+    return None if last >= 1 else float((round(last * FULL_SUM) + 1) / FULL_SUM)
 
 
 def intensity_sums(pixels: RGB) -> Values:

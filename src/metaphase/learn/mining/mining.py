@@ -19,29 +19,33 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from metaphase.base.arrays import RGB, Box
+from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
-from metaphase.base.settings import settings
+from metaphase.base.settings import Share, settings
 from metaphase.base.stages import Report, silent
 from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
-from metaphase.images.stain.standardisation import StainTransform, fit_slide
+from metaphase.detections.table import MITOSIS
+from metaphase.images.stain.standardisation import StainTransform, StandardisedSlide, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
 from metaphase.learn.mining.candidates import (
     CandidateConfig,
     CandidateError,
     find_candidates,
+    threshold_for_recall,
 )
 from metaphase.learn.mining.sets import (
     POSITIVE,
     LabelConfig,
     SetConfig,
     Tables,
+    darkest_near,
     easy_negatives,
     hard_negatives,
     label_candidates,
+    points_of,
     validation_set,
     with_label,
 )
@@ -82,21 +86,6 @@ class TrainingSlide:
         if self.repeat < 1:
             raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
         require_columns(self.reference, ("x", "y"), self.name)
-
-
-class StandardisedSlide(Slide):
-    """Another slide's pixels with their colours mapped as they are read; nothing is written."""
-
-    def __init__(self, slide: Slide, transform: StainTransform) -> None:
-        super().__init__(slide.info)
-        self._slide, self._table = slide, transform.table
-
-    def _decode(self, level: int, box: Box) -> RGB:
-        return self._table.apply(self._slide.read_level(level, box))
-
-    def close(self) -> None:
-        """Release the slide beneath."""
-        self._slide.close()
 
 
 @contextmanager
@@ -196,7 +185,10 @@ class MiningConfig:
     tissue: TissueConfig = field(default_factory=TissueConfig)
     """For slides that come without a tissue mask."""
     standardise: Standardise = ""
-    """Method that brings all slides to one stain first, `hsd` as in the paper, or none."""
+    """Method that brings all slides to one stain first, or none."""
+    recall: Share = 0.0
+    """Share of the validation slides' mitoses that candidates shall recall, at the lowest threshold up to
+    that of `candidates`; 0 takes that one."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +226,40 @@ class Mining:
         """Labelled candidates of the validation slides."""
         return self._labelled("candidates for validation", self.validation)
 
+    @cached_property
+    def darkness(self) -> Floats:
+        """Intensity of the darkest candidate within d of each mitosis of validation slides; 1 for none."""
+        config, parts = self.config.candidates, [np.empty(0)]
+        for source in self.validation:
+            with opened(source) as slide:
+                within = config.diameter_um / slide.mpp
+            parts.append(darkest_near(self.found(source), points_of(source.reference, MITOSIS), within))
+        return np.concatenate(parts)
+
+    @cached_property
+    def threshold(self) -> float:
+        """t: as configured, or the lowest that recalls enough of the validation slides' mitoses."""
+        config, wanted = self.config.candidates, self.config.recall
+        if not wanted:
+            return config.threshold
+        chosen, reached = threshold_for_recall(self.darkness, wanted), float((self.darkness < 1).mean())
+        if chosen is None:
+            raise CandidateError(
+                f"candidates darker than {config.threshold:g} recall {reached:.3f} of the validation slides' "
+                f"mitoses, not {wanted:g}",
+                next_step="raise threshold in [candidates], or lower recall",
+            )
+        return chosen
+
     def candidates(self, source: TrainingSlide) -> pd.DataFrame:
-        """Candidates of a slide, found now or by an earlier run."""
+        """Candidates of a slide at the threshold: those of a higher one, up to it."""
+        found = self.found(source)
+        return (
+            found[found["intensity"] < self.threshold].reset_index(drop=True) if self.config.recall else found
+        )
+
+    def found(self, source: TrainingSlide) -> pd.DataFrame:
+        """Candidates of a slide at the configured threshold, found now or by an earlier run."""
         path = self.folder / "candidates" / f"{source.name}.parquet"
         record = CandidatesFound(self._seen(source), self.config.candidates)
         if not record.is_done(path):
@@ -365,11 +389,15 @@ class Mining:
         """The way to the common stain, fitted now or by an earlier run; none where none is asked for."""
         if not self.config.standardise:
             return None
-        path = self.folder / "stain" / f"{source.name}.json"
-        record = StainFitted(source.slide, self.config.standardise)
+        return self.transform_of(source.name, source.slide)
+
+    def transform_of(self, name: str, slide: SlideSource) -> StainTransform:
+        """The way from the colours of a slide of the training laboratories to the common ones."""
+        path = self.folder / "stain" / f"{name}.json"
+        record = StainFitted(slide, self.config.standardise)
         if not record.is_done(path):
-            with opened(source) as slide, record.noted(path):
-                fit_slide(slide).save(path)
+            with slide.open() as opened, record.noted(path):
+                fit_slide(opened).save(path)
         return StainTransform.load(path)
 
     def _seen(self, source: TrainingSlide) -> SeenSlide:

@@ -88,6 +88,15 @@ def points_of(reference: pd.DataFrame, label: str) -> Points:
     return chosen[["x", "y"]].to_numpy(np.float64)
 
 
+def darkest_near(table: pd.DataFrame, points: Points, within_px: float) -> Floats:
+    """Of each point: intensity of the darkest candidate at most so far from it; 1 where there is none."""
+    if not len(table) or not len(points):
+        return np.ones(len(points))
+    near = cKDTree(table[["x", "y"]].to_numpy(np.float64)).query_ball_point(points, within_px)
+    intensity = table["intensity"].to_numpy(np.float64)
+    return np.array([intensity[rows].min() if rows else 1.0 for rows in near])
+
+
 def check_reference(reference: pd.DataFrame, slide: Slide) -> None:
     """Refuse points that are not on the slide: they belong to another slide or frame."""
     positions = reference[["x", "y"]].to_numpy(np.float64)

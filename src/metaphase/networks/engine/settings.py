@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from metaphase.base.errors import MetaphaseError, ModelError
 from metaphase.base.provenance import decides
 from metaphase.base.settings import InnerShare, settings
-from metaphase.detections.table import PAPER_SUPPRESS_UM
+from metaphase.detections.table import PAPER_SUPPRESS_UM, PeakMethod
 from metaphase.networks.cards import ModelCard
 
 Network = TypeVar("Network")
@@ -18,7 +18,6 @@ MAX_SMOOTH_UM = 10.0
 Smoothing = Annotated[float, Field(ge=0, le=MAX_SMOOTH_UM)]
 """Of probabilities, in micrometres; a mitosis has about 10."""
 Precision = Literal["auto", "fast", "float32"]
-PeakMethod = Literal["maxima", "components"]
 
 
 @settings
