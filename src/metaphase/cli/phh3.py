@@ -340,16 +340,11 @@ def register(
     from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides.opening import sources_with
 
+    config = given(RegistrationConfig)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
     one, other = sources_with([he, phh3], mpp)
     summary, _ = register_slides(
-        one,
-        other,
-        output,
-        points=points,
-        annotations=shapes,
-        config=given(RegistrationConfig),
-        accept_doubtful=accept_doubtful,
+        one, other, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
     if as_json:
         console.print_json(summary)

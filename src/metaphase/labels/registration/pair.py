@@ -343,7 +343,7 @@ SHIFT_REACH_UM = 512.0
 
 
 def _shifted(pair: SlidePair, config: RegistrationConfig) -> Registration:
-    """The paper's way: the shift at which the mean heat map of a few random tiles is highest, and no field."""
+    """The paper's way: the shift at which the mean heat map of some random tiles is highest, and no field."""
     start = _unregistered(pair, config)
     mpp = max(SHIFT_MPP, start.shape.mpp)
     shape = TileShape(tile_px_for(pair, mpp, config.tile_px), round(SHIFT_REACH_UM / mpp), mpp)

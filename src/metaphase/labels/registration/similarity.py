@@ -257,8 +257,8 @@ class RegistrationConfig:
     any_stains: bool = False
     """Accept pairs that are not H&E with brown immunohistochemistry."""
     transform: Literal["smooth", "shifts"] = "smooth"
-    """`smooth`: a similarity, a field, and points that are checked. `shifts`, as in the paper: one shift of the
-    slide, and one of each point by its own tiles, whatever its neighbours say."""
+    """`smooth`: a similarity, a field, and points that are checked. `shifts`, as in the paper: one shift of
+    the slide, and one of each point by its own tiles, whatever its neighbours say."""
 
 
 # ---- the similarity made finer, resolution by resolution ----
