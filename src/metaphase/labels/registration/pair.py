@@ -182,7 +182,7 @@ def judge(
     doubts = [
         *_about_geometry(pair, similarity, evidence, config),
         *_about_stains(pair, config),
-        *_about_tissue(evidence, steady),
+        *_about_tissue(evidence, steady, RELIABLE_UM if config.transform == "smooth" else math.inf),
     ]
     doubts = sorted(doubts, key=lambda doubt: doubt[0] != "failed")
     status: Status = doubts[0][0] if doubts else "reliable"
@@ -208,7 +208,8 @@ def judge(
 Doubts = Iterator[tuple[Status, str]]
 
 
-def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
+def _about_tissue(evidence: Evidence, steady: float, reliable_um: float) -> Doubts:
+    """Points that bring shifts of their own do not rest on how near tiles are to where they are expected."""
     said = (
         f"{evidence.agreeing} of {evidence.tiles} fresh tiles match where expected "
         f"({evidence.chance * evidence.tiles:.1f} by chance)"
@@ -224,11 +225,11 @@ def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
         yield "doubtful", f"the tissue corresponds in part: {said}"
     elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
         yield "doubtful", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
-    elif evidence.error_um > RELIABLE_UM:
+    elif evidence.error_um > reliable_um:
         yield (
             "doubtful",
             f"points may be more than 5 um off: 95 % of the fresh tiles match within "
-            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}",
+            f"{evidence.error_um:.1f} um of where expected, not within {reliable_um:g}",
         )
     elif evidence.separation < RELIABLE_SEPARATION:
         where = f"(separation {evidence.separation:.2f})"
