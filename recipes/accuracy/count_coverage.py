@@ -336,8 +336,9 @@ def show_lattice(config: CountConfig, laboratories: int, pool: ProcessPoolExecut
     """Differences of the percentile from that at the finest step, and grades that change with it."""
     work = partial(lattice_rows, config=config)
     table = pd.DataFrame([row for part in pool.map(work, range(laboratories)) for row in part])
-    finest = table[f"{STEPS_UM[-1]:g}"]
-    for name in table.columns.drop(finest.name):
+    best = f"{STEPS_UM[-1]:g}"
+    finest = table[best]
+    for name in table.columns.drop(best):
         off = (table[name] - finest).abs()
         other = (config.grade_of(table[name]) != config.grade_of(finest)).mean()
         order = table[name].corr(finest, method="spearman")

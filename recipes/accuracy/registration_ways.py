@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -24,7 +25,7 @@ from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_case
 from metaphase.simulation.rendering import Frame, render_region
 from metaphase.slides.backends import ArraySlide
 
-WAYS = ("smooth", "shifts")
+WAYS: tuple[Literal["smooth", "shifts"], ...] = ("smooth", "shifts")
 SHIFT_UM = 80.0
 OTHER_MPP = 0.23
 """Of another scanner."""
@@ -74,8 +75,9 @@ def compared(case: Case, he: ArraySlide, name: str) -> Iterator[dict[str, object
     pair = moved(case, **move)
     size = tuple(round(side * MPP / mpp) for side in (case.width, case.height))
     picture = pixels(pair, "phh3")
-    picture = picture if mpp == MPP else cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC)
-    phh3 = ArraySlide(np.asarray(picture, np.uint8), stated)
+    if mpp != MPP:
+        picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_CUBIC), np.uint8)
+    phh3 = ArraySlide(picture, stated)
     truth = case_truth(pair)
     truth = truth[truth["in_phh3"] & truth["category"].isin(("mitosis", "lookalike"))]
     points = truth[["x_phh3", "y_phh3"]].to_numpy() * MPP / mpp
