@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -49,6 +50,20 @@ def results(cohort: Path) -> dict[str, dict[str, object]]:
         "build", "--manifest", cohort, "-o", folder / "w", "--config", folder / "quick.toml", "--json", code=1
     )
     return {row["case"]: row for row in json.loads(out)}
+
+
+def test_settings_of_the_decision_need_no_file(cohort: Path, results: dict[str, dict[str, object]]) -> None:
+    """Nothing is registered again; the paper's way keeps what is refused otherwise."""
+    assert results
+    folder = cohort.parent
+    shutil.copytree(folder / "w", folder / "w2")
+    kept = "--config", folder / "quick.toml", "--set", "min_contrast=99"
+    for more, accepted in (((), 0), (("--set", "keep=all"), 8)):
+        out = run("build", "--manifest", cohort, "-o", folder / "w2", *kept, *more, "--json", code=1)
+        first = json.loads(out)[0]
+        assert (first["accepted"], first["again"]) == (accepted, "")
+    with pytest.raises(UsageError, match=r"--set transform is 'paper'. Give 'smooth' or 'shifts'"):
+        run("build", "--manifest", cohort, "-o", folder / "w2", "--set", "transform=paper")
 
 
 def test_one_bad_pair_does_not_stop_the_others(cohort: Path, results: dict[str, dict[str, object]]) -> None:

@@ -70,6 +70,22 @@ def test_register_writes_everything(folder: Path) -> None:
     assert (folder / "out" / "registration.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_papers_way_is_one_setting(folder: Path) -> None:
+    files = [folder / "he.png", folder / "phh3.png", "-o", folder / "shifts", "--mpp", MPP, "--json"]
+    more = ["--points", folder / "points.csv", "--set", "transform=shifts", "--set", "checks=20"]
+    result = CliRunner().invoke(app, [str(argument) for argument in (*files, *more)])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (summary["verdict"], summary["points_accepted"]) == ("reliable", 2)
+    assert (summary["config"]["transform"], summary["config"]["checks"]) == ("shifts", 20)
+    assert (summary["scale"], summary["rotation_deg"]) == (1.0, 0.0)
+    table = pd.read_parquet(folder / "shifts" / "points.parquet")
+    assert table[["x", "y"]].to_numpy()[:2] == pytest.approx(POINTS[:2] + np.array([12, -8]) / MPP, abs=2)
+    assert (folder / "shifts" / "registration.png").read_bytes().startswith(b"\x89PNG")
+    refused = CliRunner().invoke(app, [str(argument) for argument in (*files, "--set", "tiles=1")])
+    assert "--set tiles is 1. Give a number of at least 3." in str(refused.exception)
+
+
 def test_failed_registration_has_exit_code_1_and_accepts_no_point(folder: Path) -> None:
     files = [folder / "he.png", folder / "empty.png", "-o", folder / "bad", "--mpp", MPP]
     more = ["--points", folder / "points.csv", "--annotations", folder / "shapes.geojson"]

@@ -11,7 +11,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.labels.observers.consensus import merge_answers
-from metaphase.labels.observers.project import Project
+from metaphase.labels.observers.project import DEFAULT_ANSWERS, LabellingError, Project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.learn.calibration import merge_project
 from tests.labels.observers.projects import write_project
@@ -56,6 +56,27 @@ def test_what_is_written(project: Project) -> None:
     assert record["items_answered_by_all"] == 3
     assert record["fleiss_kappa"] == pytest.approx(merged.fleiss)
     assert len(record["pairs"]) == 6
+
+
+def test_answers_that_count_together(tmp_path: Path) -> None:
+    answers = [one.model_dump() for one in DEFAULT_ANSWERS]
+    answers[2]["counts_as"] = "not"
+    project = write_project(tmp_path, 2, {"answers": answers})
+    label(
+        project, {"A": ["not", "not"], "B": ["not", "mitosis"], "C": ["artefact"] * 2, "D": ["artefact"] * 2}
+    )
+    merged = merge_project(project.folder)
+    assert list(merged.labels["label"]) == ["not", "not"]
+    record = json.loads((project.folder / "agreement.json").read_text())
+    assert record["pooled"]["fleiss_kappa"] == pytest.approx(merged.pooled.fleiss if merged.pooled else 9)
+    assert len(record["pooled"]["pairs"]) == 6
+    page = (project.folder / "agreement.html").read_text()
+    assert "Pooled, artefact counts as not." in page
+    assert "The same, pooled" in page
+    answers[2]["counts_as"] = "nothing"
+    (project.folder / "project.json").write_text(json.dumps({"answers": answers}))
+    with pytest.raises(LabellingError, match="counts_as nothing is no answer that counts by itself"):
+        merge_project(project.folder)
 
 
 def test_the_page_holds_pictures_and_escapes_names(tmp_path: Path) -> None:

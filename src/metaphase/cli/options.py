@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperCommand
 
 from metaphase.base.errors import UsageError
-from metaphase.base.settings import meanings, read_settings, refuse_unknown
+from metaphase.base.settings import meanings, read_settings, refuse_unknown, settings_of
 
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -45,11 +45,23 @@ _given: ContextVar[Mapping[str, Given]] = ContextVar("given", default={})  # noq
 
 def given(kind: type[Made], file: Path | None = None, **more: Any) -> Made:
     """The settings that the command line states; those of a TOML file stand below them."""
-    names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
+    made: Any = read_settings(kind, file, *_stated(kind))
+    return typing.cast(Made, dataclasses.replace(made, **more))
+
+
+def restated(made: Made) -> Made:
+    """Settings, what the command line states of them put in place."""
+    values, spelled = _stated(type(made))
+    known = dataclasses.asdict(typing.cast(Any, made))
+    return settings_of(type(made), known | values, spelled=spelled)
+
+
+def _stated(kind: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the command line says of settings of a kind, and by which options."""
+    names = {field.name for field in dataclasses.fields(kind)}
     stated = {name: one for name, one in _given.get().items() if name in names}
     values = {name: one.value for name, one in stated.items()}
-    made: Any = read_settings(kind, file, values, {name: one.option for name, one in stated.items()})
-    return typing.cast(Made, dataclasses.replace(made, **more))
+    return values, {name: one.option for name, one in stated.items()}
 
 
 class Taken(NamedTuple):

@@ -12,7 +12,7 @@ import typer
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli.options import Group, given, restated, takes
 from metaphase.cli.train import report_training, watcher
 from metaphase.cli.view import Port, announce
 
@@ -113,7 +113,7 @@ def train_cnn1(
     """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn1_rows
 
-    _train("cnn1", cnn1_rows(project), output, start, config, device, as_json)
+    _train("cnn1", project, cnn1_rows(project), output, start, config, device, as_json)
 
 
 @phh3.command("train-cnn2")
@@ -133,11 +133,12 @@ def train_cnn2(
     """
     from metaphase.labels.phh3.networks import cnn2_rows
 
-    _train("cnn2", cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
+    _train("cnn2", project, cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
 
 
 def _train(
     name: str,
+    project: Path,
     rows: pd.DataFrame,
     output: Path,
     start: str,
@@ -145,12 +146,15 @@ def _train(
     device: str | None,
     as_json: bool,
 ) -> None:
+    from metaphase.labels.observers.project import read_target
     from metaphase.labels.phh3.networks import LearningConfig, train_classifier
 
-    learning = read_settings(LearningConfig, config)
+    learning, target = read_settings(LearningConfig, config), read_target(project)
     with console.progress_bar() as bar:
         watch = watcher(bar, learning.epochs)
-        result = train_classifier(name, rows, output, learning, start=start, device=device, watch=watch)
+        result = train_classifier(
+            name, rows, output, learning, start=start, target=target, device=device, watch=watch
+        )
     report_training(result, as_json)
 
 
@@ -195,6 +199,8 @@ Workspace = Annotated[Path, typer.Argument(help="Folder that build made.", metav
 
 
 @reference.command()
+@takes("labels.registration.similarity.RegistrationConfig")
+@takes("labels.reference.ReferenceConfig")
 def build(
     manifest: console.NeededManifest,
     output: console.Folder,
@@ -202,7 +208,6 @@ def build(
     cnn2: console.Cnn2 = None,
     points: Path | None = None,
     config: console.Settings = None,
-    accept_doubtful: bool = False,
     device: console.Device = None,
     workers: console.Workers = "",
     as_json: console.Json = False,
@@ -214,13 +219,13 @@ def build(
 
     Parameters:
         points: PHH3 mitoses of another tool: a folder with a file for each case, or one table.
-        accept_doubtful: Take pairs whose registration is doubtful, too.
     """
     from metaphase.labels.building import BuildConfig, build_cohort, point_source
 
     settings = read_settings(BuildConfig, config)
-    if accept_doubtful:
-        settings = replace(settings, reference=replace(settings.reference, accept_doubtful=True))
+    settings = replace(
+        settings, registration=restated(settings.registration), reference=restated(settings.reference)
+    )
     models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
     source = point_source(manifest, points, models, device)
     with console.cohort_work(workers, "cases") as (watch, pool):
@@ -306,6 +311,7 @@ class DrawnOn(StrEnum):
     he = "he"
 
 
+@takes("labels.registration.similarity.RegistrationConfig")
 def register(
     he: Path,
     phh3: Path,
@@ -314,7 +320,6 @@ def register(
     annotations: Path | None = None,
     drawn_on: DrawnOn = DrawnOn.phh3,
     mpp: float | None = None,
-    any_stains: bool = False,
     accept_doubtful: bool = False,
     as_json: console.Json = False,
 ) -> None:
@@ -329,14 +334,13 @@ def register(
         annotations: GeoJSON annotations to carry to the other slide.
         drawn_on: The slide on which the annotations were drawn.
         mpp: Micrometres per pixel, where the H&E file does not say.
-        any_stains: The slides need not be H&E and brown PHH3.
         accept_doubtful: Carry points and annotations over even if the pair is doubtful.
     """
     from metaphase.labels.registration.outputs import Annotations, register_slides
     from metaphase.labels.registration.similarity import RegistrationConfig
     from metaphase.slides.opening import sources_with
 
-    config = RegistrationConfig(any_stains=any_stains)
+    config = given(RegistrationConfig)
     shapes = None if annotations is None else Annotations(annotations, drawn_on.value)
     one, other = sources_with([he, phh3], mpp)
     summary, _ = register_slides(

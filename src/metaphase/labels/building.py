@@ -263,7 +263,7 @@ def _register(
 
 def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
     reason = "; ".join(verdict["reasons"])
-    if verdict["status"] == "doubtful" and config.accept_doubtful:
+    if verdict["status"] == "doubtful" and (config.accept_doubtful or config.keep == "all"):
         return "done", f"used despite doubts: {reason}"
     return ("done", "") if verdict["status"] == "reliable" else (verdict["status"], reason)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import cv2
 import numpy as np
@@ -56,6 +56,8 @@ class ReferenceConfig:
     """Least darkness of the object in H&E relative to dark nuclei around it; see `VisibilityConfig`."""
     require_visible: bool = True
     """Whether what PHH3 shows must show in H&E, too. If not, the flag is set and nothing else."""
+    keep: Literal["sure", "all"] = "sure"
+    """`all`, as in the paper: every point that has a position in H&E, whatever else is said here."""
     accept_doubtful: bool = False
     """Whether points of a pair whose registration is doubtful are accepted: after looking at its picture."""
     min_distance_um: NonNegativeFloat = 7.5
@@ -96,7 +98,8 @@ def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None =
     bad, causes, reasons = zip(*_objections(placed, visible, config), strict=True)
     cause = np.select(bad, [np.full(len(placed), one, object) for one in causes], "")
     reason = np.select(bad, [np.broadcast_to(np.asarray(one, object), len(placed)) for one in reasons], "")
-    for row, other in _doubles(placed, cause == "", config.min_distance_um / he_mpp):
+    apart_um = 0.0 if config.keep == "all" else config.min_distance_um
+    for row, other in _doubles(placed, cause == "", apart_um / he_mpp):
         cause[row], reason[row] = "double", f"the same figure as {placed['candidate'].iloc[other]}"
     accepted = cause == ""
     decided = placed.assign(visible=visible, accepted=accepted, cause=cause, reason=reason)
@@ -105,6 +108,8 @@ def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None =
 
 def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) -> Objections:
     """All that may speak against a point, the first first."""
+    if config.keep == "all":
+        return [(placed["x"].isna(), "registration", placed["problem"])]
     verdict = placed["registration"]
     lost, doubtful = (verdict == FAILED) | (placed["method"] == REJECTED), verdict == DOUBTFUL
     found: Objections = [(lost, "registration", placed["problem"])]

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import write_text
 from metaphase.labels.observers.consensus import Merged
@@ -54,6 +56,12 @@ def record(merged: Merged) -> dict[str, Any]:
         "items_answered_by_all": merged.complete,
         "observers": merged.observers,
         "pairs": merged.pairs,
+        "pooled": merged.pooled
+        and {
+            "fleiss_kappa": merged.pooled.fleiss,
+            "fleiss_interval": merged.pooled.fleiss_interval,
+            "pairs": merged.pooled.pairs,
+        },
     }
     plain: dict[str, Any] = jsonable(numbers)
     return plain
@@ -82,22 +90,28 @@ def gallery(project: Project, merged: Merged) -> list[dict[str, Any]]:
     return cards
 
 
-def _tables(merged: Merged) -> tuple[TextTable, TextTable]:
-    """Who answered how much, and a square of Cohen's kappas, a dot on the diagonal."""
+def _tables(merged: Merged) -> list[TextTable]:
+    """Who answered how much, and a square of Cohen's kappas, also of the pooled question."""
     headings = ("observer", "answers", "median s", "minutes", "per hour", "changed")
     rows = [
         (str(row["observer"]), str(row["answers"]), _text(row["seconds"], 1), _text(row["minutes"], 1),
          _text(row["per_hour"], 0), str(row["changes"]))
         for row in merged.observers.to_dict("records")
     ]  # fmt: skip
-    names = list(merged.sheet.columns)
-    pairs = merged.pairs[["observer", "other", "kappa", "low", "high"]].itertuples(index=False)
-    kappas = {frozenset((one, other)): kappa_text(*values) for one, other, *values in pairs}
-    square = [
-        (one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names
-    ]
     title = "Cohen's kappa, pair by pair, with its 95 % interval"
-    return TextTable("Observers", headings, rows), TextTable(title, ("", *names), square)
+    tables = [TextTable("Observers", headings, rows), _square(title, merged.pairs, merged.sheet)]
+    if merged.pooled:
+        tables.append(_square("The same, pooled", merged.pooled.pairs, merged.sheet))
+    return tables
+
+
+def _square(title: str, pairs: pd.DataFrame, sheet: pd.DataFrame) -> TextTable:
+    """Kappas of all pairs, a dot on the diagonal."""
+    names = list(sheet.columns)
+    known = pairs[["observer", "other", "kappa", "low", "high"]].itertuples(index=False)
+    kappas = {frozenset((one, other)): kappa_text(*values) for one, other, *values in known}
+    rows = [(one, *("·" if one == two else kappas[frozenset((one, two))] for two in names)) for one in names]
+    return TextTable(title, ("", *names), rows)
 
 
 def kappa_text(kappa: float, low: float, high: float) -> str:

@@ -41,7 +41,7 @@ def make(random: Random, folder: Path) -> Attempt:
             any_of(random, "slide.tif", "saved.json"),
         ),
         ("stain", "standardise", sound, "-o", "out.tif", "--transform", "saved.json"),
-        ("register", sound, "slide.tif", "-o", "out", "--mpp", "0.25", "--any-stains"),
-        ("register", sound, sound, "-o", "out", "--any-stains", "--annotations", "saved.json"),
+        ("register", sound, "slide.tif", "-o", "out", "--mpp", "0.25", "--set", "any_stains=true"),
+        ("register", sound, sound, "-o", "out", "--set", "transform=shifts", "--annotations", "saved.json"),
     )
     return Attempt(any_of(random, *commands))

@@ -24,7 +24,7 @@ from metaphase.labels.observers.consensus import (
     pairwise_kappas,
     winners,
 )
-from metaphase.labels.observers.project import Item, Project, Settings
+from metaphase.labels.observers.project import DEFAULT_ANSWERS, Item, Project, Settings
 from metaphase.labels.observers.store import Given
 
 ANSWERS = ("mitosis", "not", "artefact", "unsure")
@@ -41,9 +41,18 @@ def sheets(answers: tuple[str, ...], fewest: int) -> st.SearchStrategy[list[list
     )
 
 
-def project_of(count: int) -> Project:
+def project_of(count: int, settings: Settings | None = None) -> Project:
     items = [Item(f"i{n}", Path("s.tif"), 1.0 * n, 2.0, "c", None, n) for n in range(count)]
-    return Project(Path("nowhere"), Settings(), tuple(items))
+    return Project(Path("nowhere"), settings or Settings(), tuple(items))
+
+
+POOLED = Settings(
+    answers=tuple(
+        one.model_copy(update={"counts_as": "not"}) if one.name == "artefact" else one
+        for one in DEFAULT_ANSWERS
+    )
+)
+"""What is asked for CNN2."""
 
 
 def given_of(sheet: list[list[str]]) -> list[Given]:
@@ -143,6 +152,42 @@ def test_fleiss_counts_complete_items_only_and_speed_is_reported() -> None:
     assert merged.fleiss == pytest.approx(fleiss_by_pairs(sheet[:3]))
     row = merged.observers.set_index("observer").loc["o0"]
     assert (row["answers"], row["seconds"], row["per_hour"], row["changes"]) == (4, 1.0, 3600.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("votes", "alone", "together"),
+    [
+        ("nn aa", "", "not"),
+        ("m nn a", "", "not"),
+        ("mm nn", "", ""),
+        ("mm n a", "", ""),
+        ("mmm n", "mitosis", "mitosis"),
+        ("mmm a", "mitosis", "mitosis"),
+        ("n aaa", "artefact", "artefact"),
+        ("m n a u", "", ""),
+        ("uuu n", "unsure", "unsure"),
+    ],
+)
+def test_votes_of_four_for_mitosis_or_not(votes: str, alone: str, together: str) -> None:
+    """Of the paper, *not* has artefacts, too; what three call an artefact stays known as one."""
+    row = [next(name for name in ANSWERS if name[0] == vote) for vote in votes.replace(" ", "")]
+    for settings, label in ((Settings(), alone), (POOLED, together)):
+        labels = merge_answers(project_of(1, settings), given_of([row]), 3).labels
+        assert labels[["label", "agreed"]].to_numpy().tolist() == [[label, bool(label)]]
+        assert labels["votes_artefact"].tolist() == [row.count("artefact")]
+
+
+def test_kappas_of_the_pooled_question_are_those_of_two_answers() -> None:
+    rng = np.random.default_rng(0)
+    sheet = rng.choice(ANSWERS[:3], (60, 4)).tolist()
+    binary = [[answer.replace("artefact", "not") for answer in row] for row in sheet]
+    merged = merge_answers(project_of(60, POOLED), given_of(sheet))
+    assert merged.fleiss == pytest.approx(fleiss_by_pairs(sheet))
+    assert merged.pooled is not None
+    assert merged.pooled.fleiss == pytest.approx(fleiss_by_pairs(binary))
+    one, two = ([row[side] for row in binary] for side in (0, 1))
+    assert merged.pooled.pairs["kappa"][0] == pytest.approx(cohen_kappa_score(one, two))
+    assert merge_answers(project_of(60), given_of(sheet)).pooled is None
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,8 @@ def test_training_starts_from_the_weights_of_a_model(slide: Path, tmp_path: Path
         torch.testing.assert_close(after[name], weights, rtol=0, atol=1e-6)
     stores = {"train": tmp_path, "validation": tmp_path}
     warm, cold = QUICK.of_network("cnn1", stores, start), QUICK.of_network("cnn1", stores)
+    assert QUICK.of_network("cnn2", stores, target="positive").classes == ("other", "positive")
+    assert cold.classes == ("artefact", "object")
     assert warm.learning_rate == pytest.approx(cold.learning_rate / 5)
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import read_manifest, write_table
 from metaphase.labels.observers.project import (
+    DEFAULT_ANSWERS,
     LabellingError,
     Settings,
+    load_project,
     read_items,
     read_labels,
     write_project,
@@ -25,10 +27,12 @@ from metaphase.labels.phh3.cases import (
     CANDIDATES_NOTE,
     Classified,
     DrawConfig,
+    Purpose,
     draw_project,
     draw_sample,
     write_classified,
 )
+from metaphase.labels.phh3.networks import cnn2_rows
 
 ASKED = Settings(title="title", question="mitosis?")
 POOL = pd.DataFrame(
@@ -143,3 +147,31 @@ def test_the_first_round_asks_what_cnn1_warnings_and_tells_nobody(tmp_path: Path
     assert set(doubted["case"]) == {"a"}
     assert set(drawn[drawn["turn"] == 0]["case"]) == {"a", "b"}
     assert not {"cnn1", "cnn2", "probability"} & set(read_items(tmp_path / "project"))
+
+
+def test_the_second_round_pools_artefacts_and_asks_for_the_target(tmp_path: Path) -> None:
+    found = pd.DataFrame({"candidate": range(4), "x": 1.0, "y": np.arange(4.0)})
+    write_table(tmp_path / "work" / "a" / CANDIDATES, found)
+    (tmp_path / "work" / "a" / CANDIDATES_NOTE).write_text("{}")
+    write_classified(tmp_path / "work" / "a", "a", Classified(found.assign(cnn1=1.0), {}, {"cnn1": 0.5}))
+    (tmp_path / "cohort.csv").write_text("case,phh3,split\na,a.tif,train\n")
+    manifest = read_manifest(tmp_path / "cohort.csv")
+
+    def asked(folder: str, purpose: Purpose, **settings: str) -> Settings:
+        draw_project(manifest, tmp_path / "work", tmp_path / folder, purpose, DrawConfig(**settings))
+        return load_project(tmp_path / folder).settings
+
+    assert asked("one", "cnn1").answers == DEFAULT_ANSWERS
+    paper = asked("two", "cnn2")
+    assert [one.counts_as for one in paper.answers] == ["", "", "not", ""]
+    other = asked("three", "cnn2", target="positive nucleus")
+    assert other.question == "Is the brown object in the middle a positive nucleus?"
+    assert [one.name for one in other.answers] == ["positive nucleus", "not", "artefact", "unsure"]
+    assert asked("four", "cnn2", question="Brown?").question == "Brown?"
+    (tmp_path / "three" / "labels.csv").write_text(
+        "item,label,agreed\na-0,positive nucleus,true\na-1,not,true\na-2,unsure,true\na-3,mitosis,true\n"
+    )
+    rows = cnn2_rows(tmp_path / "three")
+    assert dict(zip(rows["item"], rows["label"], strict=True)) == {"a-0": 1, "a-1": 0}
+    with pytest.raises(UsageError, match="'artefact' is another answer"):
+        DrawConfig(target="artefact")

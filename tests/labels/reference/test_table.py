@@ -56,6 +56,18 @@ def test_conditions_can_be_waived() -> None:
     assert table["visible"].tolist() == [False, True]
 
 
+def test_the_paper_keeps_every_point_that_has_a_position() -> None:
+    rows = placed(
+        {"method": "rejected", "problem": "no clear match"},
+        {"registration": "doubtful", "confidence": 0.0, "contrast": np.nan, "probability": 0.0},
+        {"x": 1010.0},
+        {"x": float("nan"), "registration": "failed", "problem": "the registration failed: x"},
+    )
+    table = decide(rows, MPP, ReferenceConfig(keep="all", min_probability=0.5))
+    assert table["accepted"].tolist() == [True, True, True, False]
+    assert table["reason"][3] == "the registration failed: x"
+
+
 def test_the_more_probable_of_two_close_points_stands_for_both() -> None:
     close = {"x": 5000.0, "candidate": "weak"}, {"x": 5020.0, "probability": 0.99, "candidate": "strong"}
     invisible = {"x": 5010.0, "probability": 1.0, "contrast": 0.1}

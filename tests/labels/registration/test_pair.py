@@ -113,6 +113,36 @@ def test_spoilt_tissue_takes_the_shift_of_its_neighbours(
     assert table["confidence"][lent].max() < table["confidence"][~lent].median()
 
 
+def test_the_papers_way_finds_a_shift_and_moves_every_point_by_itself(
+    tissue: Image, positions_um: np.ndarray
+) -> None:
+    """Of a section that neither turned nor bent; all points are taken at their own word."""
+    shifted = Similarity(1.0, 0.0, -35.0, 22.0)
+    config = replace(QUICK, transform="shifts")
+    found = register_pair(he_slide(tissue), phh3_slide(moved(tissue, shifted, BEND_UM)), config)
+    assert found.verdict.status == "reliable", found.verdict
+    assert found.transform.field is None
+    assert found.transform.similarity == replace(
+        shifted,
+        shift_x_um=pytest.approx(-35, abs=3),  # type: ignore[arg-type]
+        shift_y_um=pytest.approx(22, abs=3),  # type: ignore[arg-type]
+    )
+    table = register_points(found, np.vstack([positions_um / MPP, [[1e6, 0]]]))
+    assert table["method"].tolist() == ["measured"] * len(positions_um) + ["rejected"]
+    there = table[["x_he", "y_he"]].to_numpy()[:-1] * MPP
+    miss = np.linalg.norm(there - true_places(positions_um, shifted, BEND_UM), axis=1)
+    assert np.median(miss) < 0.5
+    assert np.percentile(miss, 90) < 1.5
+    blank = ArraySlide(np.full((*SIZE, 3), 243, np.uint8), MPP)
+    assert register_pair(he_slide(tissue), blank, config).verdict.status == "failed"
+
+
+def test_the_papers_way_fails_where_the_tissue_is_another(tissue: Image) -> None:
+    found = register_pair(*different(tissue), replace(QUICK, transform="shifts"))
+    assert found.verdict.status == "failed"
+    assert not register_points(found, [[200.0, 200.0]])["accepted"].any()
+
+
 def different(tissue: Image) -> tuple[Slide, Slide]:
     return he_slide(tissue), phh3_slide(nuclei(2, *SIZE))
 

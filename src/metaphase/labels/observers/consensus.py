@@ -122,12 +122,23 @@ AGREE = 3
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """How alike observers answered once answers that count together are one (`Answer.counts_as`)."""
+
+    pairs: pd.DataFrame
+    """As `Merged.pairs`."""
+    fleiss: float
+    fleiss_interval: Interval
+
+
+@dataclass(frozen=True)
 class Merged:
     """Labels, and what they rest on."""
 
     agree: int
     labels: pd.DataFrame
-    """One row an item: item, label (empty where too few agree), agreed (True or False), votes_<answer>."""
+    """One row an item: item, label (empty where too few agree), agreed (True or False), votes_<answer>. An
+    answer with too few votes of its own stands as what it counts as."""
     sheet: pd.DataFrame
     """Answers by item (rows) and observer (columns), empty text where there is none."""
     disagreements: pd.DataFrame
@@ -142,6 +153,8 @@ class Merged:
     """Its 95 % interval."""
     complete: int
     """Items that all observers answered."""
+    pooled: Pooled | None = None
+    """The same for the pooled question, where answers of the project count together."""
 
     @property
     def labelled(self) -> int:
@@ -156,7 +169,8 @@ def merge_answers(
     sheet = answer_sheet(project, given)
     _check_agree(agree, list(sheet.columns), project)
     votes = count_votes(sheet, project.answer_names)
-    complete = votes[votes.sum(axis=1) == sheet.shape[1]]
+    full = votes.sum(axis=1) == sheet.shape[1]
+    complete = votes[full]
     return Merged(
         agree=agree,
         labels=_labels(project, votes, agree),
@@ -167,7 +181,15 @@ def merge_answers(
         fleiss=fleiss_kappa(complete),
         fleiss_interval=fleiss_interval(complete),
         complete=len(complete),
+        pooled=_pooled(project, sheet, full) if project.counted_as != project.answer_names else None,
     )
+
+
+def _pooled(project: Project, sheet: pd.DataFrame, full: Truths) -> Pooled:
+    counted = dict(zip(project.answer_names, project.counted_as, strict=True))
+    asked = sheet.replace(counted)
+    votes = count_votes(asked, sorted(set(counted.values())))[full]
+    return Pooled(pairwise_kappas(asked), fleiss_kappa(votes), fleiss_interval(votes))
 
 
 def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
@@ -187,9 +209,13 @@ def divided_items(given: Sequence[Given]) -> set[str]:
 
 
 def _labels(project: Project, votes: Integers, agree: int) -> pd.DataFrame:
-    winner = winners(votes, agree)
-    names = np.array([*project.answer_names, ""], dtype=object)  # -1 takes the last
-    frame = pd.DataFrame({"item": list(project.by_name), "label": names[winner], "agreed": winner >= 0})
+    names = project.answer_names
+    target = np.array([names.index(name) for name in project.counted_as])
+    together = votes @ np.eye(len(names), dtype=np.int64)[target]
+    group = winners(together, agree)
+    own = winners(np.where(target == group[:, None], votes, 0), agree)
+    label = np.array([*names, ""], dtype=object)[np.where(own >= 0, own, group)]  # -1 takes the last
+    frame = pd.DataFrame({"item": list(project.by_name), "label": label, "agreed": group >= 0})
     for position, name in enumerate(project.answer_names):
         frame[f"votes_{name}"] = votes[:, position]
     return frame

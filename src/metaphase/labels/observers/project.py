@@ -48,18 +48,23 @@ class LabellingError(MetaphaseError):
     """A labelling project cannot be used as it is."""
 
 
+AnswerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9 _-]{0,31}$")]
+
+
 class Answer(BaseModel):
     """One of the answers that observers choose from."""
 
     model_config = ConfigDict(frozen=True)
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9 _-]{0,31}$")]
+    name: AnswerName
     """What stands in tables."""
     key: Annotated[str, Field(pattern=r"^[a-z0-9]$")]
     """The key that gives this answer."""
     label: Annotated[str, Field(max_length=32)] = ""
     """What stands on the button; by default the name."""
     colour: Annotated[str, Field(pattern=r"^#[0-9a-fA-F]{6}$")] = "#8a9099"
+    counts_as: str = ""
+    """Another answer, to which votes for this one are added; by default it counts by itself."""
 
 
 DEFAULT_ANSWERS = (
@@ -78,6 +83,8 @@ class Settings(BaseModel):
     title: Annotated[str, Field(min_length=1, max_length=100)] = "Labelling"
     question: Annotated[str, Field(max_length=200)] = "What is in the middle?"
     answers: Annotated[tuple[Answer, ...], Field(min_length=2, max_length=9)] = DEFAULT_ANSWERS
+    target: AnswerName = MITOSIS
+    """The answer that is looked for: class 1 of a network that learns from the labels."""
     close_um: Annotated[float, Field(ge=8, le=1000)] = 64.0
     """Side of the close view."""
     context_um: Annotated[float, Field(ge=16, le=4000)] = 256.0
@@ -94,6 +101,9 @@ class Settings(BaseModel):
             raise ValueError(f"the page itself uses the key {', '.join(taken)}")
         if self.context_um <= self.close_um:
             raise ValueError("context_um must be larger than close_um")
+        alone = {answer.name for answer in self.answers if not answer.counts_as}
+        if lost := {answer.counts_as for answer in self.answers} - alone - {""}:
+            raise ValueError(f"counts_as {named(sorted(lost))} is no answer that counts by itself")
         return self
 
 
@@ -135,6 +145,11 @@ class Project:
     def answer_names(self) -> tuple[str, ...]:
         """The answers as tables call them, in the order of the buttons."""
         return tuple(answer.name for answer in self.settings.answers)
+
+    @property
+    def counted_as(self) -> tuple[str, ...]:
+        """What each of them counts as."""
+        return tuple(answer.counts_as or answer.name for answer in self.settings.answers)
 
     @cached_property
     def by_number(self) -> Mapping[int, Item]:
@@ -282,8 +297,14 @@ def read_items(folder: Path) -> pd.DataFrame:
     return items.assign(slide=[str(folder / slide) for slide in items["slide"]])
 
 
+def read_target(folder: Path) -> str:
+    """The answer that is looked for in a project."""
+    return _read_settings(folder / SETTINGS).target
+
+
 def read_labels(folder: Path) -> pd.DataFrame:
-    """The items on which the observers agreed, with their `label`: mitosis, not or artefact."""
+    """The items on which the observers agreed, with their `label`: mitosis (the project's target), not or
+    artefact."""
     if not (folder / LABELS).is_file():
         raise LabellingError(
             "has no merged labels", path=folder, next_step="label the items, then run metaphase label merge"
@@ -291,7 +312,9 @@ def read_labels(folder: Path) -> pd.DataFrame:
     labels = read_table(folder / LABELS)
     require_columns(labels, ("item", "label", "agreed"), folder / LABELS)
     agreed = labels["agreed"].astype(str).str.lower() == "true"
-    usable = labels.loc[agreed & labels["label"].isin((MITOSIS, NOT, ARTEFACT)), ["item", "label"]]
+    target = read_target(folder)
+    usable = labels.loc[agreed & labels["label"].isin((target, NOT, ARTEFACT)), ["item", "label"]]
+    usable["label"] = usable["label"].replace(target, MITOSIS)
     joined = read_items(folder).merge(usable, on="item", validate="one_to_one")
     if not len(joined):
         unsure = int((agreed & (labels["label"] == UNSURE)).sum())

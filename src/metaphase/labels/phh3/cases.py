@@ -24,7 +24,18 @@ from metaphase.base.settings import Share, settings
 from metaphase.base.tables import case_folder, named, phh3_mpp, read_table, write_table
 from metaphase.detections.table import MITOSIS, detection_set
 from metaphase.images.tissue.finding import draw_overlay
-from metaphase.labels.observers.project import Settings, item_name, read_items, write_project
+from metaphase.labels.observers.project import (
+    ARTEFACT,
+    DEFAULT_ANSWERS,
+    NOT,
+    UNSURE,
+    Answer,
+    AnswerName,
+    Settings,
+    item_name,
+    read_items,
+    write_project,
+)
 from metaphase.labels.phh3.candidates import (
     UNIT,
     BrownCandidates,
@@ -292,6 +303,14 @@ class DrawConfig:
     active_share: Share = 0.0
     """Share of the sample that is taken nearest to the decision line of the last network, not at random."""
     seed: NonNegativeInt = 0
+    target: AnswerName = MITOSIS
+    """What the marker shows, as observers call it: the answer that is looked for."""
+    question: str = ""
+    """What observers are asked; by default whether the object is a mitosis (or another target)."""
+
+    def __post_init__(self) -> None:
+        if self.target in (NOT, ARTEFACT, UNSURE):
+            raise UsageError(f"target {self.target!r} is another answer", next_step="call it otherwise")
 
 
 def draw_sample(pool: pd.DataFrame, config: DrawConfig, decision: float | None = None) -> pd.DataFrame:
@@ -337,8 +356,8 @@ ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp", "t
 """What training and the page may know of an item; nothing that a network or a feature says, but for the turn:
 those that a network is unsure about are asked after the random ones. Observers do not know."""
 QUESTIONS = {
-    "cnn1": "Is the brown object in the middle a cell (mitosis or not), or an artefact?",
-    "cnn2": "Is the brown object in the middle a mitosis?",
+    "cnn1": "Is the brown object in the middle a cell ({} or not), or an artefact?",
+    "cnn2": "Is the brown object in the middle a {}?",
 }
 """Question of the observers, by the network that their labels train."""
 
@@ -384,9 +403,23 @@ def draw_project(
         )
     drawn = draw_sample(left, config, decision)
     items = drawn[[name for name in ITEM_COLUMNS if name in drawn]]
-    settings = Settings(title=f"PHH3 candidates for {purpose.upper()}", question=QUESTIONS[purpose])
-    write_project(project, items, settings)
+    write_project(project, items, _asked(purpose, config))
     return DrawnProject(items, tuple(skipped))
+
+
+def _asked(purpose: Purpose, config: DrawConfig) -> Settings:
+    """What observers are asked. Where the paper asks for mitoses or not, an artefact counts as *not*."""
+    yes, no, artefact, unsure = DEFAULT_ANSWERS
+    if config.target != MITOSIS:
+        yes = Answer(name=config.target, key="y", label=config.target.capitalize(), colour=yes.colour)
+    if purpose == "cnn2":
+        artefact = artefact.model_copy(update={"counts_as": NOT})
+    return Settings(
+        title=f"PHH3 candidates for {purpose.upper()}",
+        question=config.question or QUESTIONS[purpose].format(config.target),
+        answers=(yes, no, artefact, unsure),
+        target=config.target,
+    )
 
 
 def _cohort_pools(

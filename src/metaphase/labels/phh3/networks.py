@@ -57,13 +57,15 @@ class LearningConfig(TrainingProtocol):
     gamma: Width = 1.0
     """Width factor of the network."""
 
-    def of_network(self, name: str, stores: Mapping[str, Path], start: str | Path = "") -> TrainingConfig:
+    def of_network(
+        self, name: str, stores: Mapping[str, Path], start: str | Path = "", target: str = MITOSIS
+    ) -> TrainingConfig:
         """The whole training of CNN1 or CNN2; a model to start from decides what network it is."""
         shared = {
             "train": (str(stores[TRAIN]),),
             "validation": (str(stores[VALIDATION]),),
             "name": name,
-            "classes": CLASSES[name],
+            "classes": _classes(name, target),
         }
         if not start:
             spec = NetworkSpec("classifier", self.gamma, self.normalisation)
@@ -85,17 +87,24 @@ def train_classifier(
     config: LearningConfig,
     *,
     start: str | Path = "",
+    target: str = MITOSIS,
     device: str | None = None,
     watch: Watcher | None = None,
 ) -> TrainingResult:
     """Train `cnn1` on `cnn1_rows`, or `cnn2` on `cnn2_rows`; run it again to go on after a stop.
 
-    `start` is a model whose weights it begins with, a file or a bundled one by name.
+    `start` is a model whose weights it begins with, a file or a bundled one by name; `target` names class 1
+    of CNN2.
     """
     rows = assign_splits(rows, config.seed)
-    _check_classes(name, rows)
+    _check_classes(rows, _classes(name, target))
     stores = write_stores(rows, folder)
-    return train(config.of_network(name, stores, start), folder, device=device, watch=watch)
+    return train(config.of_network(name, stores, start, target), folder, device=device, watch=watch)
+
+
+def _classes(name: str, target: str) -> tuple[str, str]:
+    no, yes = CLASSES[name]
+    return no, target if yes == MITOSIS else yes
 
 
 def cnn1_rows(project: Path) -> pd.DataFrame:
@@ -180,10 +189,10 @@ def _source(path: str, items: pd.DataFrame) -> SlideSource:
     return SlideSource(Path(path), float(stated[0]) if stated else None)
 
 
-def _check_classes(name: str, rows: pd.DataFrame) -> None:
+def _check_classes(rows: pd.DataFrame, classes: tuple[str, str]) -> None:
     for split in (TRAIN, VALIDATION):
         labels = rows.loc[rows["split"] == split, "label"]
-        for label, called in enumerate(CLASSES[name]):
+        for label, called in enumerate(classes):
             if not (labels == label).any():
                 raise Phh3Error(
                     f"no {called} among the {len(labels)} labels of the {split} cases",
@@ -241,7 +250,7 @@ def load_classifier(name: str, path: str | Path, device: str | None = None) -> C
     chosen = choose_device(device)
     path = named_model(path)
     network, card = load_model(path, chosen)
-    if card.family != "classifier" or card.classes != CLASSES[name] or "patches" not in card.thresholds:
+    if card.family != "classifier" or card.classes[0] != CLASSES[name][0] or "patches" not in card.thresholds:
         raise Phh3Error(
             f"is {card.name!r}, a {card.family} of {' and '.join(card.classes)}, and not {name}",
             path=path,

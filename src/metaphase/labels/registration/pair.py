@@ -21,7 +21,7 @@ from scipy.spatial import cKDTree
 from scipy.special import bdtrc
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
-from metaphase.labels.registration.correlation import Consensus, Image, consensus
+from metaphase.labels.registration.correlation import Consensus, Image, consensus, find_peak
 from metaphase.labels.registration.similarity import (
     ALL_DEG,
     EXPECTED_DEG,
@@ -43,6 +43,7 @@ from metaphase.labels.registration.tiles import (
     TileShape,
     View,
     detail,
+    heat_maps,
     measure,
     measure_null,
     overview,
@@ -181,7 +182,7 @@ def judge(
     doubts = [
         *_about_geometry(pair, similarity, evidence, config),
         *_about_stains(pair, config),
-        *_about_tissue(evidence, steady),
+        *_about_tissue(evidence, steady, RELIABLE_UM if config.transform == "smooth" else math.inf),
     ]
     doubts = sorted(doubts, key=lambda doubt: doubt[0] != "failed")
     status: Status = doubts[0][0] if doubts else "reliable"
@@ -207,7 +208,8 @@ def judge(
 Doubts = Iterator[tuple[Status, str]]
 
 
-def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
+def _about_tissue(evidence: Evidence, steady: float, reliable_um: float) -> Doubts:
+    """Points that bring shifts of their own do not rest on how near tiles are to where they are expected."""
     said = (
         f"{evidence.agreeing} of {evidence.tiles} fresh tiles match where expected "
         f"({evidence.chance * evidence.tiles:.1f} by chance)"
@@ -223,11 +225,11 @@ def _about_tissue(evidence: Evidence, steady: float) -> Doubts:
         yield "doubtful", f"the tissue corresponds in part: {said}"
     elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
         yield "doubtful", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
-    elif evidence.error_um > RELIABLE_UM:
+    elif evidence.error_um > reliable_um:
         yield (
             "doubtful",
             f"points may be more than 5 um off: 95 % of the fresh tiles match within "
-            f"{evidence.error_um:.1f} um of where expected, not within {RELIABLE_UM:g}",
+            f"{evidence.error_um:.1f} um of where expected, not within {reliable_um:g}",
         )
     elif evidence.separation < RELIABLE_SEPARATION:
         where = f"(separation {evidence.separation:.2f})"
@@ -330,7 +332,37 @@ def register_pair(he: Slide, phh3: Slide, config: RegistrationConfig | None = No
     if empty:
         reasons = tuple(f"there is no tissue on the {name} slide" for name in empty)
         return replace(_unregistered(pair, config), verdict=Verdict("failed", reasons))
+    if config.transform == "shifts":
+        return _shifted(pair, config)
     return _best_hypothesis(pair, config, _hypotheses)
+
+
+SHIFT_MPP = 2.0
+"""Resolution in um/px at which the shift of a whole slide is looked for ..."""
+SHIFT_REACH_UM = 512.0
+"""... and how far; the paper says neither."""
+
+
+def _shifted(pair: SlidePair, config: RegistrationConfig) -> Registration:
+    """The paper's way: the shift at which the mean heat map of some random tiles is highest, and no field."""
+    start = _unregistered(pair, config)
+    mpp = max(SHIFT_MPP, start.shape.mpp)
+    shape = TileShape(tile_px_for(pair, mpp, config.tile_px), round(SHIFT_REACH_UM / mpp), mpp)
+    rng = np.random.default_rng(config.seed)
+    positions = tissue_positions(pair, Similarity(), shape.tile_um, config.tiles, rng)
+    if not len(positions):
+        return replace(start, verdict=Verdict("failed", ("no tile has tissue on both slides",)))
+    maps = list(heat_maps(pair, Similarity(), positions, shape))
+    peak = find_peak(np.asarray(np.mean(maps, axis=0), np.float32), 0)
+    shift = Similarity(shift_x_um=peak.x * mpp, shift_y_um=peak.y * mpp)
+    evidence = gather_evidence(pair, shift, start.shape.rough, config)
+    return replace(
+        start,
+        transform=replace(start.transform, similarity=shift),
+        verdict=judge(pair, shift, evidence, 1.0, config),
+        evidence=evidence,
+        null=measure_null(pair, shift, positions, start.shape),
+    )
 
 
 def same_tissue(he: Slide, phh3: Slide) -> bool:
@@ -601,7 +633,7 @@ def _decide(
     alone = nearby.counts < MIN_NEIGHBOURS
     united = ~alone & (nearby.spreads <= tolerance / 2) & (nearby.distances <= FARTHEST_UM * mpp / config.mpp)
     comparable = state == ""
-    own = comparable & ~weak & (~apart | alone)
+    own = comparable & ((config.transform == "shifts") | (~weak & (~apart | alone)))
     lent = comparable & ~own & united
     method = np.select([own, lent], [MEASURED, CONSENSUS], REJECTED).astype(object)
     doubt = np.select([weak, apart], ["no clear match", "its own shift contradicts its neighbours"], "")

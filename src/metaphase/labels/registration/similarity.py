@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -256,6 +256,9 @@ class RegistrationConfig:
     """A larger difference between the slides' scales means that one stated resolution is wrong."""
     any_stains: bool = False
     """Accept pairs that are not H&E with brown immunohistochemistry."""
+    transform: Literal["smooth", "shifts"] = "smooth"
+    """`smooth`: a similarity, a field, and points that are checked. `shifts`, as in the paper: one shift of
+    the slide, and one of each point by its own tiles, whatever its neighbours say."""
 
 
 # ---- the similarity made finer, resolution by resolution ----
