@@ -10,17 +10,18 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.analysis.record import CANDIDATES, SITE, SlideResult, load_results
+from metaphase.analysis.record import SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
-from metaphase.counting.clinical import SlideCount, count_slide, counts_table
+from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score
 from metaphase.counting.sites import SiteProfile, load_profile
-from metaphase.counting.specimen import CountConfig, at_point, stated_share
+from metaphase.counting.specimen import CountConfig, at_point, specimen, stated_share
 from metaphase.detections.files import detection_files, joined, read_detections, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.detections.table import (
+    CANDIDATES,
     COUNTED,
     IGNORE,
     LOOKALIKE,
@@ -270,6 +271,18 @@ def count_cohort(
         ]
 
     return run_batch({case.name: case for case in cases}, work, None, watch)
+
+
+def proliferation_at(cases: Sequence[CountedCase], thresholds: Sequence[float]) -> pd.DataFrame:
+    """The proliferation score of every case at every threshold, as `tune_count` takes it."""
+    rows = []
+    for case in cases:
+        tissue = _mask_of(case)
+        for delta in thresholds:
+            config = CountConfig(threshold=delta)
+            slide = specimen(case.points, case.mpp, tissue, case.area_mm2, config)
+            rows.append((case.name, delta, proliferation_score(slide)))
+    return pd.DataFrame(rows, columns=["case", "threshold", "proliferation"])
 
 
 def _mask_of(case: CountedCase) -> TissueMask | None:

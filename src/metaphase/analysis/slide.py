@@ -23,7 +23,6 @@ import pandas as pd
 from metaphase.analysis.journal import read_probabilities
 from metaphase.analysis.record import (
     AGAIN,
-    CANDIDATES,
     COUNT,
     COUNT_DICOM,
     PROBABILITIES,
@@ -79,6 +78,7 @@ from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import StatedPoints
 from metaphase.detections.table import (
+    CANDIDATES,
     COUNTED,
     DETECTIONS,
     LISTED,

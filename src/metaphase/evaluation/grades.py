@@ -306,7 +306,7 @@ def evaluate_scores(
             raise TableError(
                 "the operating point for counts has no thetas",
                 path=card,
-                next_step="run `metaphase evaluate tune grade` on a tuning set first",
+                next_step="run `metaphase evaluate tune count` on a tuning set first",
             )
         predicted = grade_of(predicted, point.theta1, point.theta2).astype(float)
     if graded:
