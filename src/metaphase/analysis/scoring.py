@@ -277,11 +277,10 @@ def proliferation_at(cases: Sequence[CountedCase], thresholds: Sequence[float]) 
     """The proliferation score of every case at every threshold, as `tune_count` takes it."""
     rows = []
     for case in cases:
-        tissue = _mask_of(case)
+        slide = specimen(case.points, case.mpp, _mask_of(case), case.area_mm2, CountConfig())
         for delta in thresholds:
-            config = CountConfig(threshold=delta)
-            slide = specimen(case.points, case.mpp, tissue, case.area_mm2, config)
-            rows.append((case.name, delta, proliferation_score(slide)))
+            at = replace(slide, config=CountConfig(threshold=delta))
+            rows.append((case.name, delta, proliferation_score(at)))
     return pd.DataFrame(rows, columns=["case", "threshold", "proliferation"])
 
 

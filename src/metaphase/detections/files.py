@@ -83,7 +83,9 @@ def read_detections(
     """
     path = Path(path)
     if path.is_dir():
-        return joined([read_detections(file, mpp=mpp) for file in detection_files(path, every=every)], path)
+        results = {one / name: one.name for one in result_folders(path) for name in (CANDIDATES, DETECTIONS)}
+        files = detection_files(path, every=every)
+        return joined([read_detections(file, mpp=mpp, slide=results.get(file)) for file in files], path)
     if not path.exists():
         raise TableError("no such file or folder", path=path, next_step="check the path")
     check_plain(path, TableError)
@@ -91,7 +93,8 @@ def read_detections(
     chosen = format_of(path)
     advice = f"check that it is a complete file of the format {chosen.name}, or export it again"
     with parsing(path, "its content cannot be understood", next_step=advice, error=TableError):
-        return chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
+        found = chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
+    return replace(found, slides=(slide,)) if slide and not found.slides else found
 
 
 def result_folders(path: str | Path) -> list[Path]:
