@@ -59,7 +59,7 @@ class CountedCase:
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
     """The operating point to count at: that of a card which is given, else that which results of `metaphase
     detect` carry, else the paper's floor. Tables that say what was counted, and not where, are refused."""
-    tables = [table for path in files for file in _files_of(path) for table in detection_files(file)]
+    tables = [table for path in files for table in detection_files(path, every=True)]
     if card is not None:
         point, whole = load_points(card).count, all(table.name == CANDIDATES for table in tables)
         source = f"of {card.name}: {point.source}".rstrip(": ")
@@ -76,7 +76,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = load_profile(path)
-    for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
+    for table in (table for file in files for table in detection_files(file, every=True)):
         stated = stated_with(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
@@ -84,11 +84,11 @@ def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
 
 def sites_beside(files: Sequence[Path]) -> dict[str, SiteProfile]:
     """The profiles by which slides were counted whose results are given, by slide."""
-    tables = [table for path in files for table in _files_of(path) if table.name == CANDIDATES]
+    tables = (table for path in files for table in detection_files(path, every=True))
     return {
         summary_beside(table)["name"]: load_profile(table.parent / SITE)
         for table in tables
-        if is_file(table.parent / SITE)
+        if table.name == CANDIDATES and is_file(table.parent / SITE)
     }
 
 
@@ -150,15 +150,15 @@ def read_cases(
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
             mpp = opened.mpp
-    summaries = {file: summary_beside(file) for path in detections for file in _files_of(path)}
+    files = [file for path in detections for file in detection_files(path, every=True)]
+    summaries = {file: summary_beside(file) for file in files}
     results = {file: one for file, one in summaries.items() if "name" in one and "mpp" in one}
     stated = {float(one["mpp"]) for one in results.values()}
     mpp = stated.pop() if mpp is None and len(stated) == 1 else mpp
     scale = mpp if cohort is None else cohort.mpp_by_name()
     parts = [
         _mitoses(read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None))
-        for path in detections
-        for file in _files_of(path)
+        for file in files
     ]
     points = joined(parts, "detections")
     if slide is not None and len(points.slides) != 1:
@@ -174,13 +174,13 @@ def read_cases(
         slide,
         area_mm2,
         [path if path.is_dir() else path.parent for path in detections],
-        _stated([file for path in detections for file in _files_of(path)]),
+        _stated(files),
     )
 
 
 def _stated(files: Sequence[Path]) -> dict[str, Any]:
     """From where on files say that they list detections, and have all of them."""
-    stated = [stated_with(table) for file in files for table in detection_files(file)]
+    stated = [stated_with(table) for table in files]
     lists = {stated_share(one, "mitoses", "delta") for one in stated}
     kept = (stated_share(one, "search", "floor") or 0.0 for one in stated)
     return {"listed": lists.pop() if len(lists) == 1 else None, "kept_from": max(kept, default=0.0)}
@@ -198,11 +198,6 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     reviewed = as_text(points.table[REVIEWED]) != "" if REVIEWED in points.table.columns else False
     rejected = (labels == LOOKALIKE) & reviewed  # these tell about the rest
     return replace(points.with_table(points.table[(labels == MITOSIS) | rejected]), warnings=warnings)
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files to count: of the results of a slide, all that was found; else as they come."""
-    return [found for one in result_folders(path) if (found := one / CANDIDATES).is_file()] or [path]
 
 
 def _lined_up(

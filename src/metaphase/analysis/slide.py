@@ -260,7 +260,7 @@ class SearchedSlide:
             )
         return {"detections": len(listed), "candidates": len(table)}
 
-    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=4)
+    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=5)
     def report(
         self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
     ) -> Facts:

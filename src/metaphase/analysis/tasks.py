@@ -11,7 +11,7 @@ import pandas as pd
 
 from metaphase.analysis.scoring import proliferation_at, read_cases
 from metaphase.base.arrays import Integers, Mask
-from metaphase.base.errors import ResultWarning, ResultWarnings
+from metaphase.base.errors import ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, folder_name, named, write_table
 from metaphase.counting.specimen import grade_of
@@ -76,7 +76,7 @@ TASKS = {
 """Table IV of the paper."""
 
 
-def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, ResultWarnings]:
+def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, list[ResultWarning]]:
     """Tune on the splits train and aux-train, answer for test and aux-test, and write table IV.
 
     `truth` is the folder of a data set, `found` the results of its slides. Of a data set without aux-train
@@ -105,7 +105,7 @@ def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, R
     summary = f"{found} against {truth}; thresholds chosen on the training part alone."
     report = Report("The tasks of TUPAC", summary, reached, (table,), (), {}, tuple(warnings))
     write_report(folder, report, {"table4": pd.DataFrame(rows, columns=columns)}, tasks)
-    return table, tuple(warnings)
+    return table, warnings
 
 
 def _folds(patients: Sequence[str]) -> list[Mask]:
@@ -138,7 +138,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Tas
         if tested[part].notna().any():
             test = evaluate_scores(part, manifest, counts, split="test", card=card).overall
             done[part] = replace(done[part], test=test)
-    return {part: done[part] for part in TASKS if part in done}
+    return dict(sorted(done.items()))
 
 
 def _held_out(wide: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
