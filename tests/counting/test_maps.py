@@ -99,7 +99,7 @@ def test_tissue_in_a_circle() -> None:
 def test_bands_of_distance_are_those_of_the_outline() -> None:
     """Against shapely's distance of each figure to the outline, and Garwood's intervals."""
     mask = half_tissue().mask.copy()
-    mask[200:260, 100:220] = False  # a hole has edges, too
+    mask[200:300, 100:220] = False  # a hole has edges, too
     tissue = TissueMask(mask, 8.0, 100.0, -60.0, 32.0)
     outline = shapely.union_all([piece.boundary for piece in tissue.polygons()])
     points = on_tissue(tissue, 4000) / MPP
