@@ -12,15 +12,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from metaphase.analysis.cohort import cohort_slides
 from metaphase.analysis.tasks import evaluate_tasks
+from metaphase.base.errors import UsageError
 from metaphase.base.tables import folder_name, read_manifest, write_table
+from metaphase.detections.files import read_detections
 from metaphase.detections.table import CANDIDATES, DETECTIONS
 from metaphase.evaluation.datasets import import_dataset
+from metaphase.evaluation.grades import read_cohort
 from metaphase.evaluation.operating_points import load_points
 from tests.docs.blocks import ROOT, blocks
 from tests.evaluation.tupac import TEST_REGIONS, TESTED, write_tupac
 
 MPP, SIDE = 0.25, 4000
+TRAIN, TEST, FIELDS = 15, 6, 6
 
 
 @pytest.mark.slow
@@ -61,17 +66,17 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
     monkeypatch.setattr("metaphase.analysis.tasks.GRID", np.array([0.4, 0.6, 0.8, 0.9, 0.97]))
     rng = np.random.default_rng(3)
     rows, truth = [], []
-    for number in range(30):
-        split = "train" if number < 20 else "test"
-        case, figures = f"TUPAC-T{'R' if split == 'train' else 'E'}-{number % 20 + 1:03}", number + 1
-        known = {"grade": 1 + (figures > 7) + (figures > 14), "proliferation": figures / 30}
+    for number in range(TRAIN + TEST):
+        split = "train" if number < TRAIN else "test"
+        case, figures = f"TUPAC-T{'R' if split == 'train' else 'E'}-{number % TRAIN + 1:03}", number + 1
+        known = {"grade": 1 + (figures > 5) + (figures > 10), "proliferation": figures / 30}
         rows.append({"case": case, "split": split} | (known if split == "train" else {}))
-    for number in range(12):
-        split = "aux-train" if number < 11 else "aux-test"
+    for number in range(FIELDS + 1):
+        split = "aux-train" if number < FIELDS else "aux-test"
         rows.append({"case": f"tupac-{split}/{number + 24}/01", "split": split})
     for number, row in enumerate(rows):
         row |= {"he": f"{number + 24}/01.tif", "mpp": MPP, "width": SIDE, "height": SIDE}
-        count = number % 30 + 1
+        count = number % (TRAIN + TEST) + 1
         points = rng.uniform(100, SIDE - 100, (2 * count, 2))
         probability = np.r_[rng.uniform(0.9, 1, count), rng.uniform(0.3, 0.5, count)]
         write_results(tmp_path / "found", row["case"], points, probability)
@@ -94,10 +99,10 @@ def test_what_is_tuned_separates_where_it_can(searched: tuple[Path, Path], tmp_p
     assert 0.5 < points.count.delta < 0.95
     assert 0.5 < points.mitoses.delta < 0.95, "a threshold below that of the listed ones"
     submitted = pd.read_csv(tmp_path / "out/submission.csv", header=None)
-    assert submitted[1].tolist() == list(range(21, 31))
+    assert submitted[1].tolist() == list(range(TRAIN + 1, TRAIN + TEST + 1))
     assert set(submitted[0]) == {3}
-    answers = pd.read_csv(tmp_path / "out/task3/65/01.csv", header=None)
-    found = pd.read_parquet(searched[1] / "tupac-aux-test-35-01" / CANDIDATES)
+    answers = pd.read_csv(next((tmp_path / "out/task3").rglob("*.csv")), header=None)
+    found = pd.read_parquet(searched[1] / f"tupac-aux-test-{24 + FIELDS}-01" / CANDIDATES)
     expected = found[found["probability"] >= points.mitoses.delta]
     np.testing.assert_allclose(answers.to_numpy(), expected[["y", "x", "probability"]].to_numpy())
 
@@ -108,8 +113,8 @@ def test_a_test_part_whose_truth_is_known_is_measured(searched: tuple[Path, Path
     tested = manifest["split"] == "test"
     for case in ("TUPAC-TR-002", "TUPAC-TE-004"):
         (searched[1] / case / "summary.json").unlink()
-    manifest.loc[tested, "grade"] = [3, 2] * 5
-    manifest.loc[tested, "proliferation"] = np.arange(10)
+    manifest.loc[tested, "grade"] = [3, 2] * (TEST // 2)
+    manifest.loc[tested, "proliferation"] = np.arange(TEST)
     write_table(searched[0] / "manifest.csv", manifest)
     table, warnings = evaluate_tasks(*searched, tmp_path / "out")
     kappa, spearman, f1 = (str(row[-1]) for row in table.rows)
@@ -143,3 +148,22 @@ def test_the_papers_set_keeps_training_and_test_regions_apart(tmp_path: Path) ->
     assert alone.dataset.truth.slides == ()
     (tmp_path / "testing_ground_truth.csv").write_text("2,0.5\n")
     assert import_dataset("tupac", tmp_path, tmp_path / "o").dataset.manifest["grade"].tolist() == [2, 3, 1]
+
+
+def test_results_in_which_nothing_was_found_are_of_their_slide(tmp_path: Path) -> None:
+    """And what is below the listing threshold is read where a threshold is chosen, and else not."""
+    write_results(tmp_path, "none", np.zeros((0, 2)), np.zeros(0))
+    write_results(tmp_path, "some", np.array([[1.0, 2], [3, 4]]), np.array([0.99, 0.5]))
+    for every, points in ((False, 1), (True, 2)):
+        found = read_detections(tmp_path, every=every)
+        assert (found.slides, len(found.table)) == (("none", "some"), points)
+
+
+def test_cases_of_data_sets_are_searched_into_folders_of_their_own(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.csv"
+    write_table(manifest, pd.DataFrame({"case": ["tupac-aux/24/01", "b"], "he": "s.tif", "mpp": 0.25}))
+    assert [slide.name for slide in cohort_slides(manifest)] == ["tupac-aux-24-01", "b"]
+    assert read_cohort(manifest).case_names(["tupac-aux-24-01"], "") == {"tupac-aux-24-01": "tupac-aux/24/01"}
+    write_table(manifest, pd.DataFrame({"case": ["a/b", "a-b"], "he": "s.tif", "mpp": 0.25}))
+    with pytest.raises(UsageError, match="two cases would write to a-b"):
+        cohort_slides(manifest)
