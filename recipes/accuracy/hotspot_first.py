@@ -10,8 +10,8 @@ every Nth   every Nth square is searched in full, and the rest ranked by those a
 half, sd    everything is seen at a quarter of the cost, and each log-odds is off by that much (assumed)
 
 Printed for each first pass and cost, the first pass included (full search: 1): the share of slides whose
-circle holds as many figures as that of a full search, the mean share of these figures, and the share of slides
-whose Nottingham score is the same. Of a slide without figures all are the same.
+circle holds as many figures as that of a full search, the mean share of these figures, and the share of
+slides whose Nottingham score is the same. Of a slide without figures all are the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def density(points_um: Floats, sides: int, seen: Floats) -> Floats:
 def first_passes(
     points_um: Floats, listed: pd.DataFrame, threshold: float, sides: int, rng: np.random.Generator
 ) -> Iterator[tuple[str, Floats, npt.NDArray[np.bool_], float]]:
-    """Each first pass: its name, how it ranks the squares, which it searched in full, what it cost besides."""
+    """Each first pass: its name, how it ranks the squares, which it searched in full, its other cost."""
     nothing, everything = np.zeros((sides, sides), bool), np.ones((sides, sides))
     yield "known", density(points_um, sides, everything), nothing, 0.0
     number = np.arange(sides**2).reshape(sides, sides)
