@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
+import shapely
 
 from metaphase.counting.clinical import count_slide, slide_density
 from metaphase.counting.hotspot import lattice_around, lattice_counts
@@ -14,6 +16,7 @@ from metaphase.counting.specimen import (
     clustering,
     density_map,
     dispersion,
+    edge_bands,
     gini,
     near_by_chance,
     separate_hotspots,
@@ -91,6 +94,27 @@ def test_tissue_in_a_circle() -> None:
         distance = np.hypot(100 + (columns + 0.5) * 32 - x, -60 + (rows + 0.5) * 32 - y)
         expected = (tissue.mask & (distance <= radius)).sum() * 64e-6
         assert tissue_in_circle(tissue, x, y, radius) == pytest.approx(expected)
+
+
+def test_bands_of_distance_are_those_of_the_outline() -> None:
+    """Against shapely's distance of each figure to the outline, and Garwood's intervals."""
+    mask = half_tissue().mask.copy()
+    mask[200:300, 100:220] = False  # a hole has edges, too
+    tissue = TissueMask(mask, 8.0, 100.0, -60.0, 32.0)
+    outline = shapely.union_all([piece.boundary for piece in tissue.polygons()])
+    points = on_tissue(tissue, 4000) / MPP
+    away_um = shapely.distance(shapely.points(points), outline) * MPP
+    bands = edge_bands(np.vstack([points, points + 1e6]), tissue)
+    assert (bands["from_um"].iloc[0], bands["to_um"].iloc[-1]) == (0, 1000)
+    assert bands["tissue_mm2"].sum() == pytest.approx(tissue.area_mm2)
+    assert bands["figures"].sum() == len(points), "figures off the tissue are in no band"
+    for band in bands.itertuples():
+        inside = [((away_um >= band.from_um - d) & (away_um < band.to_um + d)).sum() for d in (-8, 8)]
+        assert inside[0] <= band.figures <= inside[1]
+        low = scipy.stats.chi2.ppf(0.025, 2 * band.figures) / 2 if band.figures else 0
+        high = scipy.stats.chi2.ppf(0.975, 2 * band.figures + 2) / 2
+        assert (band.low, band.high) == pytest.approx((low / band.tissue_mm2, high / band.tissue_mm2))
+    assert edge_bands(np.zeros((0, 2)), tissue)[["figures", "per_mm2", "low"]].to_numpy().max() < 1e-6
 
 
 def test_gini_of_known_shares() -> None:

@@ -15,6 +15,7 @@ from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.opening import open_slide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
+from tests.evaluation.tupac import write_tupac
 from tests.slides.dicoms import write_series
 
 WIDTH, HEIGHT = 1100, 1100
@@ -40,6 +41,7 @@ def set_desk(folder: Path) -> None:
     _tables(folder)
     _project(folder / "project", folder / "slide.tif")
     _data_set(folder / "FOLDER", folder / "slide.tif")
+    write_tupac(folder / "TUPAC")
     shutil.copytree(folder / "project", folder / "PROJECT")
     for path in bundled("simulated"):
         shutil.copy(path, folder)

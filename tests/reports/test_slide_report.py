@@ -353,3 +353,13 @@ def test_bad_input_is_refused_with_a_next_step() -> None:
 def test_the_package_needs_no_torch() -> None:
     code = "import sys, metaphase.reports.slide; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_curve_towards_the_edge_is_there_where_tissue_has_an_inside() -> None:
+    shown = []
+    for mpp in (0.25, 4.0):
+        slide = noisy_slide(mpp=mpp)
+        tissue = full_tissue(slide, mask_mpp=2 * mpp)
+        page = slide_page(slide, result_for(slide, random_points(60, slide), tissue))
+        shown.append((page.count('class="interval"'), 'id="front"' in page))
+    assert shown == [(0, False), (5, True)], "a band alone is no curve"

@@ -12,7 +12,7 @@ from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageE
 from metaphase.base.foreign import readable_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.remote import location
-from metaphase.base.tables import case_folder, natural, read_manifest, stated_number
+from metaphase.base.tables import case_folder, folder_name, named, natural, read_manifest, stated_number
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
 
@@ -122,6 +122,10 @@ def cohort_slides(
     table = read_manifest(manifest)
     table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
     found = [cohort_slide(row, tissue=tissue) for row in table.to_dict("records")]
+    often = Counter(one.name for one in found)
+    if alike := [name for name in often if often[name] > 1]:
+        advice = "name its cases differently: / becomes - in the names of folders"
+        raise UsageError(f"two cases would write to {named(alike)}", path=manifest, next_step=advice)
     silent = iter(sources_with([one.slide.path for one in found if one.slide.mpp is None], mpp))
     return [replace(one, slide=next(silent)) if one.slide.mpp is None else one for one in found]
 
@@ -129,7 +133,7 @@ def cohort_slides(
 def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
     """The H&E slide of a manifest's row."""
     return CohortSlide(
-        case_folder("", str(row["case"])).name,
+        case_folder("", folder_name(str(row["case"]))).name,
         SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
         TissueSource.stated(str(row.get("tissue") or tissue)),
     )

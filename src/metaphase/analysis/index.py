@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from metaphase.analysis.record import CANDIDATES, REPORT, SCHEMA, SlideResult, load_result
+from metaphase.analysis.record import REPORT, SCHEMA, SlideResult, load_result
 from metaphase.base.errors import MetaphaseError, ResultWarning
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
@@ -29,7 +29,7 @@ from metaphase.base.tables import Remark, read_table, write_table
 from metaphase.base.typed import Stored, read_typed
 from metaphase.counting.clinical import COLUMNS, counts_row
 from metaphase.detections.files import joined, result_folders, write_detections
-from metaphase.detections.table import DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
+from metaphase.detections.table import CANDIDATES, DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
 from metaphase.labels.observers.positions import ANSWERS
 from metaphase.reports.cohort import ROWS, methods_text, read_rows, write_cohort_index, write_rows
 from metaphase.version import __version__

@@ -50,7 +50,7 @@ SCHEMA = 4
 SEARCH, SETTINGS, SITE, REVIEWED, COUNT = (
     "search.parquet", "settings.json", "site.json", "reviewed.parquet", "count.json",
 )  # fmt: skip
-CANDIDATES, PROBABILITIES = "candidates.parquet", "probability.tif"
+PROBABILITIES = "probability.tif"
 REPORT = "report.html"
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 AGAIN = "run metaphase detect again as before, into the same folder"

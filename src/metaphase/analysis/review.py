@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 from scipy.special import expit, logit
 
 from metaphase.analysis.index import INDEX, write_cohort
-from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, source_of
+from metaphase.analysis.record import SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.sharing.batch import claimed
@@ -24,6 +24,7 @@ from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, result_folders
 from metaphase.detections.matching import match, suppress
 from metaphase.detections.table import (
+    CANDIDATES,
     COUNTED,
     IGNORE,
     LOOKALIKE,

@@ -10,17 +10,18 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.analysis.record import CANDIDATES, SITE, SlideResult, load_results
+from metaphase.analysis.record import SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
-from metaphase.counting.clinical import SlideCount, count_slide, counts_table
+from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score
 from metaphase.counting.sites import SiteProfile, load_profile
-from metaphase.counting.specimen import CountConfig, at_point, stated_share
+from metaphase.counting.specimen import CountConfig, at_point, specimen, stated_share
 from metaphase.detections.files import detection_files, joined, read_detections, result_folders
 from metaphase.detections.points import UNTUNED, OperatingPoint, changed_point, plain_point
 from metaphase.detections.table import (
+    CANDIDATES,
     COUNTED,
     IGNORE,
     LOOKALIKE,
@@ -65,7 +66,7 @@ class CountedCase:
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
     """The operating point to count at: that of a card which is given, else that which results of `metaphase
     detect` carry, else the paper's floor. Tables that say what was counted, and not where, are refused."""
-    tables = [table for path in files for file in _files_of(path) for table in detection_files(file)]
+    tables = [table for path in files for table in detection_files(path, every=True)]
     if card is not None:
         point, whole = load_points(card).count, all(table.name == CANDIDATES for table in tables)
         source = f"of {card.name}: {point.source}".rstrip(": ")
@@ -82,7 +83,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
 def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = load_profile(path)
-    for table in (table for file in files for inner in _files_of(file) for table in detection_files(inner)):
+    for table in (table for file in files for table in detection_files(file, every=True)):
         stated = stated_with(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
@@ -90,11 +91,11 @@ def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
 
 def sites_beside(files: Sequence[Path]) -> dict[str, SiteProfile]:
     """The profiles by which slides were counted whose results are given, by slide."""
-    tables = [table for path in files for table in _files_of(path) if table.name == CANDIDATES]
+    tables = (table for path in files for table in detection_files(path, every=True))
     return {
         summary_beside(table)["name"]: load_profile(table.parent / SITE)
         for table in tables
-        if is_file(table.parent / SITE)
+        if table.name == CANDIDATES and is_file(table.parent / SITE)
     }
 
 
@@ -161,15 +162,15 @@ def read_cases(
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
             mpp = opened.mpp
-    summaries = {file: summary_beside(file) for path in detections for file in _files_of(path)}
+    files = [file for path in detections for file in detection_files(path, every=True)]
+    summaries = {file: summary_beside(file) for file in files}
     results = {file: one for file, one in summaries.items() if "name" in one and "mpp" in one}
     stated = {float(one["mpp"]) for one in results.values()}
     mpp = stated.pop() if mpp is None and len(stated) == 1 else mpp
     scale = mpp if cohort is None else cohort.mpp_by_name()
     parts = [
         _mitoses(read_detections(file, mpp=scale, slide=results[file]["name"] if file in results else None))
-        for path in detections
-        for file in _files_of(path)
+        for file in files
     ]
     points = joined(parts, "detections")
     if slide is not None and len(points.slides) != 1:
@@ -185,13 +186,13 @@ def read_cases(
         slide,
         area_mm2,
         [path if path.is_dir() else path.parent for path in detections],
-        _stated([file for path in detections for file in _files_of(path)]),
+        _stated(files),
     )
 
 
 def _stated(files: Sequence[Path]) -> dict[str, Any]:
     """From where on files say that they list detections, and have all of them."""
-    stated = [stated_with(table) for file in files for table in detection_files(file)]
+    stated = [stated_with(table) for table in files]
     lists = {stated_share(one, "mitoses", "delta") for one in stated}
     kept = (stated_share(one, "search", "floor") or 0.0 for one in stated)
     return {"listed": lists.pop() if len(lists) == 1 else None, "kept_from": max(kept, default=0.0)}
@@ -209,11 +210,6 @@ def _mitoses(points: DetectionSet) -> DetectionSet:
     reviewed = as_text(points.table[REVIEWED]) != "" if REVIEWED in points.table.columns else False
     rejected = (labels == LOOKALIKE) & reviewed  # these tell about the rest
     return replace(points.with_table(points.table[(labels == MITOSIS) | rejected]), warnings=warnings)
-
-
-def _files_of(path: Path) -> list[Path]:
-    """The files to count: of the results of a slide, all that was found; else as they come."""
-    return [found for one in result_folders(path) if (found := one / CANDIDATES).is_file()] or [path]
 
 
 def _lined_up(
@@ -282,6 +278,17 @@ def count_cohort(
         ]
 
     return run_batch({case.name: case for case in cases}, work, None, watch)
+
+
+def proliferation_at(cases: Sequence[CountedCase], thresholds: Sequence[float]) -> pd.DataFrame:
+    """The proliferation score of every case at every threshold, as `tune_count` takes it."""
+    rows = []
+    for case in cases:
+        slide = specimen(case.points, case.mpp, _mask_of(case), case.area_mm2, CountConfig())
+        for delta in thresholds:
+            at = replace(slide, config=CountConfig(threshold=delta))
+            rows.append((case.name, delta, proliferation_score(at)))
+    return pd.DataFrame(rows, columns=["case", "threshold", "proliferation"])
 
 
 def _mask_of(case: CountedCase) -> TissueMask | None:

@@ -23,7 +23,6 @@ import pandas as pd
 from metaphase.analysis.journal import read_probabilities
 from metaphase.analysis.record import (
     AGAIN,
-    CANDIDATES,
     COUNT,
     COUNT_DICOM,
     PROBABILITIES,
@@ -79,6 +78,7 @@ from metaphase.detections.files import write_detections
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import StatedPoints
 from metaphase.detections.table import (
+    CANDIDATES,
     COUNTED,
     DETECTIONS,
     LISTED,
@@ -260,7 +260,7 @@ class SearchedSlide:
             )
         return {"detections": len(listed), "candidates": len(table)}
 
-    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=4)
+    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=5)
     def report(
         self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
     ) -> Facts:

@@ -299,6 +299,15 @@ def case_folder(workspace: str | Path, case: str) -> Path:
     return Path(workspace) / case
 
 
+def folder_name(case: str) -> str:
+    """What the results of a case of a data set are called.
+
+    >>> folder_name("tupac-aux/05/01")
+    'tupac-aux-05-01'
+    """
+    return case if {"", ".", ".."} & set(case.split("/")) else case.replace("/", "-")
+
+
 def as_text(column: pd.Series[Any]) -> pd.Series[str]:
     """A column as text, empty where it has no value."""
     return column.astype(object).where(column.notna(), "").astype(str)
@@ -356,12 +365,13 @@ def slide_names(path: str) -> list[str]:
 def rows_by_name(manifest: pd.DataFrame) -> dict[str, list[int]]:
     """The rows of a manifest that each name of a slide may mean.
 
-    A slide goes by its case, by the names of its H&E file, and by the end of its case from two parts on
-    (`05/01` of `tupac-aux/05/01`). A case means its own row only, and files come before the ends of cases.
+    A slide goes by its case, by the names of its H&E file and of its results, and by the end of its case from
+    two parts on (`05/01` of `tupac-aux/05/01`). A case means its own row only, and files come before the ends
+    of cases.
     """
     ends, files = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for row, (case, he) in enumerate(zip(manifest["case"], manifest["he"], strict=True)):
-        for name in tails(case)[:-1]:
+        for name in (folder_name(case), *tails(case)[:-1]):
             ends[name].append(row)
         for name in dict.fromkeys(slide_names(he)):
             files[name].append(row)

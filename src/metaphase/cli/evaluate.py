@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,6 +101,23 @@ _add_agreement("grade", "Is the mitotic grade right? Quadratic weighted kappa.")
 _add_agreement("proliferation", "Does the score follow proliferation? Spearman correlation.")
 
 
+@evaluate.command()
+def tasks(truth: Path, found: Path, output: console.Folder) -> None:
+    """Tune all three tasks on the training part of a data set and answer for its test part: table IV.
+
+    Parameters:
+        truth: Folder that `metaphase data import` wrote; its splits are train and test, of fields also
+          aux-train and aux-test.
+        found: Results of `metaphase detect` with its manifest.
+    """
+    from metaphase.analysis.tasks import evaluate_tasks
+
+    table, warnings = evaluate_tasks(truth, found, output)
+    console.warn(*warnings)
+    console.stdout.print(console.rows_table(table.headings, table.rows))
+    console.say(output / "index.html")
+
+
 @tune.command("mitoses")
 @takes("evaluation.marks.MatchingConfig", others=("radius_um", "method", "missing_as_empty"))
 def tune_mitoses_command(
@@ -126,33 +142,19 @@ def tune_mitoses_command(
     _show_tuned(tuned, as_json)
 
 
-class Part(StrEnum):
-    """What of a count's numbers is tuned alone."""
-
-    proliferation = "proliferation"
-    grade = "grade"
-
-
 @tune.command("count")
 def tune_count_command(
     truth: Truth,
     predictions: Counts,
     card: NewCard = None,
     split: Split = None,
-    only: Part | None = None,
     paper: console.Paper = False,
     as_json: console.Json = False,
 ) -> None:
-    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does.
-
-    Parameters:
-        only: Only the count's delta (proliferation; thetas tuned at another delta are removed), or
-          only the thetas (grade; at the count's delta of the card or the table's threshold).
-    """
+    """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
     from metaphase.evaluation.tuning import tune_count
 
-    parts: tuple[CountPart, ...] = ("proliferation", "grade") if only is None else (only.value,)
-    tuned = tune_count(truth, predictions, card, split=split, parts=parts, floor=_floor(paper))
+    tuned = tune_count(truth, predictions, card, split=split, floor=_floor(paper))
     _show_tuned(tuned, as_json)
 
 

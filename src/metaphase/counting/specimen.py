@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -15,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 from scipy.fft import fftshift, irfft2, rfft2
 from scipy.ndimage import gaussian_filter
 from scipy.spatial import cKDTree
+from scipy.special import gammaincinv
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
@@ -329,6 +331,31 @@ def _block_sums(values: Floats, size: int) -> Floats:
     padded[: values.shape[0], : values.shape[1]] = values
     sums: Floats = padded.reshape(rows // size, size, columns // size, size).sum(axis=(1, 3))
     return sums
+
+
+# ---- mitoses by their distance to the edge of the tissue ----
+
+BANDS_UM = (0.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0, math.inf)
+LEAST_BAND_MM2 = 0.1
+"""Bands with less tissue say nothing."""
+
+
+def edge_bands(points_px: Points, tissue: TissueMask) -> pd.DataFrame:
+    """Figures and tissue in bands of distance to the nearest edge, holes included: one row a band, with the
+    figures per mm2 and their 95 % Poisson interval."""
+    away = cv2.distanceTransform(np.pad(tissue.mask, 1).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[
+        1:-1, 1:-1
+    ]
+    away_um = (away - 0.5) * tissue.mpp  # of the middle of a pixel
+    column, row = np.floor((points_px[tissue.contains(points_px)] - (tissue.x, tissue.y)) / tissue.scale).T
+    figures, _ = np.histogram(away_um[row.astype(int), column.astype(int)], BANDS_UM)
+    area_mm2 = np.histogram(away_um[tissue.mask], BANDS_UM)[0] * tissue.mpp**2 / 1e6
+    table = pd.DataFrame({"from_um": BANDS_UM[:-1], "to_um": BANDS_UM[1:], "figures": figures})
+    ends = gammaincinv(np.maximum(figures, 1e-9), 0.025), gammaincinv(figures + 1, 0.975)
+    kept = area_mm2 >= LEAST_BAND_MM2
+    numbers = zip(("per_mm2", "low", "high"), (figures, *ends), strict=True)
+    densities = {name: values[kept] / area_mm2[kept] for name, values in numbers}
+    return table[kept].assign(tissue_mm2=area_mm2[kept], **densities)
 
 
 # ---- mitoses per mm2 of tissue, smoothed ----

@@ -33,6 +33,7 @@ from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
 from metaphase.detections.matching import suppress
 from metaphase.detections.table import (
+    CANDIDATES,
     COLUMNS,
     DETECTIONS,
     OPERATING_POINTS,
@@ -71,15 +72,20 @@ def format_titles() -> str:
 # ---- read detections or truth from any of the formats people have ----
 
 
-def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | None = None) -> DetectionSet:
+def read_detections(
+    path: str | Path, *, mpp: Resolution = None, slide: str | None = None, every: bool = False
+) -> DetectionSet:
     """Read a file, or a folder of files, in any known format.
 
     `mpp` is needed for formats in millimetres. `slide` names the slide of a single file that names none; by
-    default that is the file's stem. A file without points says that its slide was looked at.
+    default that is the file's stem. A file without points says that its slide was looked at. `every` takes
+    those below the thresholds of results, too.
     """
     path = Path(path)
     if path.is_dir():
-        return joined([read_detections(file, mpp=mpp) for file in detection_files(path)], path)
+        results = {one / name: one.name for one in result_folders(path) for name in (CANDIDATES, DETECTIONS)}
+        files = detection_files(path, every=every)
+        return joined([read_detections(file, mpp=mpp, slide=results.get(file)) for file in files], path)
     if not path.exists():
         raise TableError("no such file or folder", path=path, next_step="check the path")
     check_plain(path, TableError)
@@ -87,7 +93,8 @@ def read_detections(path: str | Path, *, mpp: Resolution = None, slide: str | No
     chosen = format_of(path)
     advice = f"check that it is a complete file of the format {chosen.name}, or export it again"
     with parsing(path, "its content cannot be understood", next_step=advice, error=TableError):
-        return chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
+        found = chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
+    return replace(found, slides=(slide,)) if slide and not found.slides else found
 
 
 def result_folders(path: str | Path) -> list[Path]:
@@ -99,14 +106,15 @@ def result_folders(path: str | Path) -> list[Path]:
     return sorted(inside, key=lambda folder: natural(folder.name))
 
 
-def detection_files(path: Path) -> list[Path]:
+def detection_files(path: Path, *, every: bool = False) -> list[Path]:
     """The files that `read_detections` reads: those of a known format in a folder, or the file itself.
 
     Of results of `metaphase detect`, the table of each slide.
     """
     if not path.is_dir():
         return [path]
-    tables = [table for one in result_folders(path) if (table := one / DETECTIONS).is_file()]
+    name = CANDIDATES if every else DETECTIONS
+    tables = [table for one in result_folders(path) if (table := one / name).is_file()]
     if tables:
         return tables
     endings = {ending for known in known_formats().values() for ending in known.endings}

@@ -46,6 +46,8 @@ REVIEWED, REVIEWERS = "review", "reviewers"
 """Columns of a reviewed table: what people say of it together (empty: nobody looked), and who they are."""
 SUMMARY, DETECTIONS = "summary.json", "detections.parquet"
 """File beside the detections of a slide that says all about them."""
+CANDIDATES = "candidates.parquet"
+"""File with the weaker ones, too, of which a threshold is chosen."""
 COLUMNS = ("slide", "x", "y", "probability", "label")
 MITOSIS, LOOKALIKE, IGNORE = "mitosis", "lookalike", "ignore"
 BELOW = "mitosis: below count threshold"

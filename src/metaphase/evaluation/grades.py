@@ -239,9 +239,13 @@ def quadratic_kappa(table: npt.ArrayLike) -> Floats:
 
 def spearman(truth: Floats, predicted: Floats) -> float:
     """Spearman's rank correlation, ties ranked in the middle; NaN if one side is constant."""
-    ranks = (pd.Series(side).rank().to_numpy() for side in (truth, predicted))
-    first, second = (rank - rank.mean() for rank in ranks)
+    first, second = (rank - rank.mean() for rank in (_ranks(truth), _ranks(predicted)))
     return float(ratio(first @ second, np.sqrt((first @ first) * (second @ second))))
+
+
+def _ranks(values: Floats) -> Floats:
+    _, place, often = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((often.cumsum() - (often - 1) / 2)[place])
 
 
 # ---- tasks 1 and 2 ----
@@ -306,7 +310,7 @@ def evaluate_scores(
             raise TableError(
                 "the operating point for counts has no thetas",
                 path=card,
-                next_step="run `metaphase evaluate tune grade` on a tuning set first",
+                next_step="run `metaphase evaluate tune count` on a tuning set first",
             )
         predicted = grade_of(predicted, point.theta1, point.theta2).astype(float)
     if graded:

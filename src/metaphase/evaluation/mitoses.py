@@ -208,14 +208,16 @@ def evaluate_mitoses(
     matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
     if card is not None and matching.threshold is not None:
         raise UsageError("both a threshold and a model card are given", next_step="give one of them")
+    own = card is None and matching.threshold is None
     comparison, marked = load_marked(
-        truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching
-    )
+        truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching,
+        every=not own,
+    )  # fmt: skip
     point, tables = None if card is None else load_point(card, "mitoses"), detection_files(Path(predictions))
     for tuned in (point, *(stated_point([table], "mitoses") for table in tables)):
         if tuned is not None:
             refuse_reuse(tuned, comparison.cohort)
-    if point is None and matching.threshold is None:
+    if own:
         point = stated_point(tables, "mitoses")
     if point is not None:
         matching = replace(matching, threshold=point.delta)
@@ -256,10 +258,13 @@ def load_marked(
     mpp: float | None,
     matching: MatchingConfig,
     floor: float = 0.0,
+    every: bool = False,
 ) -> tuple[Comparison, Marked]:
-    """Read, check and match truth and predictions of at least the probability `floor`."""
+    """Read, check and match truth and predictions of at least the probability `floor`, of results also
+    `every` one that is not listed."""
     cohort, true_points = load_truth(truth, manifest, mpp)
-    found = cohort.renamed(read_detections(predictions, mpp=cohort.mpp_by_name())).at_least(floor)
+    read = read_detections(predictions, mpp=cohort.mpp_by_name(), every=every)
+    found = cohort.renamed(read).at_least(floor)
     comparison = compare(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )

@@ -80,6 +80,7 @@ def tune_mitoses(
         mpp=mpp,
         matching=matching or MatchingConfig(),
         floor=floor,
+        every=True,
     )
     refuse_test_slides(comparison.cohort)
     delta, value = best_threshold(curve(marked))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metaphase.analysis.record import CANDIDATES, SlideResult, load_results
+from metaphase.analysis.record import SlideResult, load_results
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
@@ -39,6 +39,7 @@ from metaphase.counting.sites import (
     strata,
 )
 from metaphase.counting.specimen import CountConfig, at_point, specimen
+from metaphase.detections.table import CANDIDATES
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,

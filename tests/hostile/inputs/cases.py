@@ -35,7 +35,7 @@ def make(random: Random, folder: Path) -> Attempt:
         ("evaluate", "grade", *compared, "-o", "out"),
         ("evaluate", "proliferation", *compared),
         ("evaluate", "tune", "count", *compared),
-        ("evaluate", "tune", "grade", *compared, "--card", "card.json"),
+        ("evaluate", "tune", "count", *compared, "--card", "card.json"),
         ("evaluate", "tune", "mitoses", *compared),
         ("observers", "read", "sheet.csv", "--key", "key.csv", "--recall", "0.7"),
     )  # fmt: skip

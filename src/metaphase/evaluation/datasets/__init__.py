@@ -21,10 +21,12 @@ from metaphase.evaluation.datasets.published import (
     read_alternative,
     read_atypia14,
     read_auxiliary,
+    read_auxiliary_test,
     read_brecahad,
     read_icpr2012,
     read_midesec,
     read_midog,
+    read_paper,
     read_paper_auxiliary,
     read_points,
     read_sliderunner,
@@ -53,9 +55,11 @@ def read_simulated(folder: Path) -> Dataset:
 
 _MAST_CELL, _MAMMARY = "canine cutaneous mast cell tumour", "canine mammary carcinoma"
 ADAPTERS: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
-    "tupac": ("training_ground_truth.csv, TUPAC-TR-*.svs", read_slides),
+    "tupac": ("training_ground_truth.csv, TUPAC-TR-*.svs, TUPAC-TE-*.svs", read_slides),
     "tupac-aux": ("NN/MM.csv (row,column), NN/MM.tif", read_auxiliary),
     "tupac-aux-paper": ("the same; only the paper's 50 cases, 24 to 73", read_paper_auxiliary),
+    "tupac-aux-test": ("mitoses-test-image-data/NN/01.tif", read_auxiliary_test),
+    "tupac-paper": ("all of these, as the paper uses them, in one manifest", read_paper),
     "tupac-alternative": ("NN/MM.csv below (non)mitoses folders, or SQLite", read_alternative),
     "midog": ("MIDOG*.json, or MIDOG*.sqlite, NNN.tiff", read_midog),
     "icpr2012": ("one CSV per image, one line of x1,y1,x2,y2,... per mitosis", read_icpr2012),
@@ -106,8 +110,8 @@ def import_dataset(name: str, folder: Path, output: Path, *, mpp: float | None =
     table = dataset.truth.table
     labels = {str(label): int(count) for label, count in table["label"].value_counts().items()}
     filled, table = set(table["slide"]), table.drop(columns="probability")
-    empty = [case for case in manifest["case"] if case not in filled]
-    if empty:  # a row without position for every image in which there is nothing
+    empty = [case for case in dataset.truth.slides if case not in filled]
+    if empty:  # a row without position for every labelled image in which there is nothing
         table = pd.concat([table, pd.DataFrame({"slide": empty})], ignore_index=True)
     write_table(output / "truth.csv", table)
     write_table(output / "manifest.csv", manifest.dropna(axis=1, how="all"))

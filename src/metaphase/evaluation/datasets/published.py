@@ -16,6 +16,7 @@ from metaphase.base.foreign import parsing
 from metaphase.base.tables import (
     IDENTIFIERS,
     MANIFEST_COLUMNS,
+    WHOLE_SLIDE,
     TableError,
     named,
     natural,
@@ -45,7 +46,7 @@ class Dataset:
     manifest: pd.DataFrame
     """One row an image, as in the cohort manifest."""
     truth: DetectionSet
-    """Points under the case of their image; images without points are covered too."""
+    """Points under the case of their image; of labelled images, those without points are covered too."""
     warnings: ResultWarnings = ()
 
 
@@ -57,6 +58,8 @@ class Collector:
     """Put before every name, so that cases of different data sets never collide."""
     patients: str = ""
     """Put before every patient; the prefix, unless other data sets show the same patients."""
+    labelled: bool = True
+    """Whether an image without points is one without mitoses."""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     points: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[ResultWarning] = field(default_factory=list)
@@ -85,7 +88,7 @@ class Collector:
         text = [name for name in manifest.columns if name in IDENTIFIERS or name in MANIFEST_COLUMNS]
         manifest[text] = manifest[text].astype(object).where(manifest[text].notna(), "")
         table = pd.DataFrame(self.points, columns=None if self.points else ["slide", "x", "y", "label"])
-        truth = detection_set(table, tuple(manifest["case"]), source)
+        truth = detection_set(table, tuple(manifest["case"]) if self.labelled else (), source)
         return Dataset(manifest, truth, tuple(self.warnings))
 
 
@@ -241,6 +244,9 @@ TUMOUR = "human breast cancer"
 SLIDE_LABORATORY = "TCGA"
 AUXILIARY, ALTERNATIVE = "tupac-aux/", "tupac-alternative/"
 """Before the cases of the original and of the alternative labels; the patients are those of the first."""
+AUXILIARY_TEST = "tupac-aux-test/"
+_TEST_IMAGES = re.compile("mitoses.test", re.IGNORECASE)
+"""The folder of the test regions, which have the same names as those of training."""
 PAPER_CASES = range(24, 74)
 """TUPAC-aux-train of the paper: 50 cases of two hospitals, one region each; cases 1 to 23 are AMIDA13's."""
 _REGION = re.compile(r"(?:^|/)(\d\d)/(\d\d)$")
@@ -296,10 +302,19 @@ def read_alternative(folder: Path) -> Dataset:
     return _read_region_database(collector, folder)
 
 
-def _note_images(collector: Collector, folder: Path) -> None:
+def read_auxiliary_test(folder: Path) -> Dataset:
+    """The test regions `mitoses-test-image-data/NN/01.tif`, whose truth is not public."""
+    collector = Collector(AUXILIARY_TEST, labelled=False)
+    _note_images(collector, folder, test=True)
+    return collector.dataset(folder)
+
+
+def _note_images(collector: Collector, folder: Path, *, test: bool = False) -> None:
+    unknown = {"laboratory": "", "scanner": ""} if test else {}
     for name, path in images_below(folder).items():
-        if region := _REGION.search(name):
-            _note_region(collector, "/".join(region.groups()), path)
+        region = _REGION.search(name)
+        if region and test == bool(_TEST_IMAGES.search(str(path))):
+            _note_region(collector, "/".join(region.groups()), path, **unknown)
 
 
 def _note_files(collector: Collector, folder: Path) -> None:
@@ -330,6 +345,8 @@ def _read_region_database(collector: Collector, folder: Path) -> Dataset:
     path = only_database(folder)
     images: dict[str, Path] = {}
     for position, image in images_below(beside(folder)).items():
+        if _TEST_IMAGES.search(str(image)):
+            continue
         images.setdefault(_region_name(position) or position, image)
     slides = listed_slides(path)
     names: dict[str, str] = {}
@@ -362,7 +379,7 @@ def _region_name(path: str) -> str | None:
 def _note_region(collector: Collector, name: str, path: Path | None, **facts: Any) -> None:
     case = name[:2]
     centre, scanner = _centre(int(case))
-    facts |= {"laboratory": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP}
+    facts = {"laboratory": centre, "scanner": scanner, "tumour": TUMOUR, "mpp": MPP} | facts
     collector.image(name, path, patient=case, **facts)
 
 
@@ -377,35 +394,52 @@ def _centre(case: int) -> tuple[str, str]:
 
 
 def read_slides(folder: Path) -> Dataset:
-    """`training_ground_truth.csv`: line N is the grade and the proliferation score of `TUPAC-TR-N.svs`."""
-    tables = sorted(folder.rglob("training_ground_truth*.csv"))
-    if not tables:
-        raise TableError("no training_ground_truth.csv", path=folder, next_step="put it beside the slides")
-    slides = {path.stem: path for path in sorted(folder.rglob("TUPAC-TR-*.svs"))}
-    collector = Collector("")
-    rows = number_rows(tables[0])
-    for number, values in enumerate(rows, start=1):
-        name = f"TUPAC-TR-{number:03}"
-        if len(values) < 2:
-            raise TableError(f"line {number} has one number", path=tables[0], next_step="check the file")
-        if slides and name not in slides:
-            continue
-        collector.image(
-            name,
-            slides.get(name),
-            laboratory=SLIDE_LABORATORY,
-            tumour=TUMOUR,
-            split="train",
-            grade=values[0],
-            proliferation=values[1],
-        )
-    absent = len(rows) - len(collector.rows)
+    """`TUPAC-TR-N.svs`, whose grade and proliferation score are line N of `training_ground_truth.csv`, and
+    `TUPAC-TE-N.svs`, whose truth is not public; where there is a `testing_ground_truth.csv`, it is read."""
+    collector = Collector("", labelled=False)
+    absent = _note_slides(collector, folder, "TR", "train") + _note_slides(collector, folder, "TE", "test")
     if absent:
         text = f"{absent} slides of the ground truth are not on disk and are left out"
         collector.warn("slides-left-out", text)
-    if not slides:
+    if not any(row["he"] for row in collector.rows.values()):
         collector.warn("no-slides", "no slide was found: the manifest names cases only")
     return collector.dataset(folder)
+
+
+def _note_slides(collector: Collector, folder: Path, part: str, split: str) -> int:
+    """Note the slides of a split; says how many of its truth are not on disk, where others are."""
+    slides = {path.stem: path for path in sorted(folder.rglob(f"TUPAC-{part}-*.svs"))}
+    tables = sorted(folder.rglob(f"{split}ing_ground_truth*.csv"))
+    if slides and not tables and split == "train":
+        raise TableError("no training_ground_truth.csv", path=folder, next_step="put it beside the slides")
+    truths = {
+        f"TUPAC-{part}-{number:03}": values
+        for table in tables[:1]
+        for number, values in enumerate(number_rows(table), start=1)
+    }
+    short = [name for name, values in truths.items() if len(values) < 2]
+    if short:
+        raise TableError(f"the line of {short[0]} has one number", path=tables[0], next_step="check the file")
+    names = slides.keys() & truths.keys() if slides and truths else slides.keys() | truths.keys()
+    for name in names:
+        facts: dict[str, Any] = {"laboratory": SLIDE_LABORATORY, "tumour": TUMOUR, "split": split}
+        facts |= zip(("grade", "proliferation"), truths.get(name, ()), strict=False)
+        collector.image(name, slides.get(name), **facts)
+    return len(truths.keys() - names)
+
+
+def read_paper(folder: Path) -> Dataset:
+    """All of TUPAC that the paper uses, in one manifest: slides of the splits train and test, regions of the
+    splits aux-train and aux-test."""
+    parts = [("", read_slides(folder)), ("aux-train", read_paper_auxiliary(folder))]
+    if any(_TEST_IMAGES.search(str(path)) for path in images_below(folder).values()):
+        parts.append(("aux-test", read_auxiliary_test(folder)))
+    manifests = [
+        part.manifest.assign(split=split, tissue=WHOLE_SLIDE) if split else part.manifest
+        for split, part in parts
+    ]
+    warnings = tuple(warning for _, part in parts for warning in part.warnings)
+    return Dataset(pd.concat(manifests, ignore_index=True), parts[1][1].truth, warnings)
 
 
 # ---- MIDOG 2021, 2022 and MIDOG++: one JSON that looks like COCO, or one database ----

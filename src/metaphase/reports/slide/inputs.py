@@ -101,6 +101,11 @@ class Points:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def counted_px(self) -> Floats:
+        """Level-0 positions (n, 2) of those that count."""
+        return np.stack([self.x, self.y], axis=1)[self.counted]
+
 
 def shown_points(result: ReportInput) -> Points:
     """The usable detections of a result in order of the network's probability, then position."""
