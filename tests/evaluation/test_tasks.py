@@ -17,6 +17,7 @@ from metaphase.analysis.tasks import evaluate_tasks
 from metaphase.base.errors import UsageError
 from metaphase.base.tables import folder_name, read_manifest, write_table
 from metaphase.detections.files import read_detections
+from metaphase.detections.points import paper_points
 from metaphase.detections.table import CANDIDATES, DETECTIONS
 from metaphase.evaluation.datasets import import_dataset
 from metaphase.evaluation.grades import read_cohort
@@ -45,6 +46,8 @@ def test_the_commands_of_the_documentation_go_from_the_folders_to_table_4(tmp_pa
     assert table["paper"].tolist() == ["0.471 [0.340, 0.603]", "0.519 [0.477, 0.559]", "0.480"]
     assert table["tuned"].astype(float).gt(0.2).all()
     assert set(table["test"]) == {"–"}
+    points = load_points(tmp_path / "table4/card.json")  # which `detect --paper` therefore takes
+    assert paper_points(points) == points
     submitted = pd.read_csv(tmp_path / "table4/submission.csv", header=None)
     assert list(submitted.index[submitted[0] > 0] + 1) == list(TESTED)
     assert len(list((tmp_path / "table4/task3").rglob("*.csv"))) == TEST_REGIONS

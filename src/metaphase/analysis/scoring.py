@@ -140,8 +140,7 @@ def stated_counts(
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on. All
     carry how the detections in `files` were searched for."""
     table = counts_table(counts)
-    inner = [one for path in files for file in _files_of(path) for one in detection_files(file)]
-    table.attrs[SEARCH] = stated_search(inner)
+    table.attrs[SEARCH] = stated_search([one for path in files for one in detection_files(path, every=True)])
     if len(points) == 1:
         table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
     return table

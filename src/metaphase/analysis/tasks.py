@@ -15,7 +15,7 @@ from metaphase.base.errors import ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, folder_name, named, write_table
 from metaphase.counting.specimen import grade_of
-from metaphase.detections.files import read_detections
+from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.table import SUMMARY
 from metaphase.evaluation.comparison import load_truth
 from metaphase.evaluation.grades import evaluate_scores
@@ -28,7 +28,7 @@ from metaphase.evaluation.metrics import (
     detection_metrics,
 )
 from metaphase.evaluation.mitoses import evaluate_mitoses, load_marked
-from metaphase.evaluation.operating_points import GRID
+from metaphase.evaluation.operating_points import GRID, SEARCH, stated_search
 from metaphase.evaluation.tuning import (
     COUNT_PARTS,
     delta_for_spearman,
@@ -119,11 +119,15 @@ def _folds(patients: Sequence[str]) -> list[Mask]:
 
 def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Task]:
     manifest, counts, card, crossed = (
-        folder / name for name in ("slides.csv", "counts.csv", "card.json", "held-out.csv")
+        folder / name for name in ("slides.csv", "counts.parquet", "card.json", "held-out.csv")
     )
     write_table(manifest, slides)
-    cases = read_cases([found / folder_name(case) for case in slides["case"]], manifest=manifest)
+    results = [found / folder_name(case) for case in slides["case"]]
+    cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())
+    table.attrs[SEARCH] = stated_search(
+        [one for path in results for one in detection_files(path, every=True)]
+    )
     write_table(counts, table)
     point = tune_count(manifest, counts, card, split="train")
     wide = table.pivot(index="case", columns="threshold", values="proliferation")

@@ -92,7 +92,7 @@ def tune_mitoses(
         )
     steps = thinned(curve(marked), STEPS).threshold
     drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
-    tables = detection_files(predictions)
+    tables = detection_files(predictions, every=True)
     made, search = stated_point(tables, "mitoses"), stated_search(tables, floor)
     if made is not None:
         search |= {name: getattr(made, name) for name in SHARED_BY_POINTS}
