@@ -211,6 +211,41 @@ def experiments(
     console.say(f"results {job.results}")
 
 
+# ---- `metaphase paper`: every table and figure of the paper, from one's own data ----
+
+
+def paper(
+    config: Path,
+    output: console.Folder,
+    at_once: AtOnce = 1,
+) -> None:
+    """Make the paper of your data: labels from PHH3, networks, tests, then tables I to IV and figures 1 to 8.
+
+    Run the same command again to continue after a stop. The page is DIR/index.html.
+
+    Parameters:
+        config: TOML file as of `metaphase experiments` with a table [paper], or a manifest of pairs.
+    """
+    from metaphase.lab.paper import measure_elsewhere, read_paper, run_paper
+    from metaphase.lab.paper_parts import paper_parts
+    from metaphase.reports.paper import write_paper_page
+
+    job = read_paper(config, output)
+    states = watched(lambda report, watch: run_paper(job, report=report, watch=watch, at_once=at_once))
+    with console.step_bar() as bar:
+        task = bar.add_task("outside", total=1)
+
+        def report(what: str, done: float, total: float) -> None:
+            bar.update(task, description=what, completed=done / max(total, 1e-9))
+
+        parts = paper_parts(job, measure_elsewhere(job, report))
+    console.stdout.print(stage_table(states))
+    for part in parts:
+        if part.missing:
+            console.say(f"{part.title}: {part.missing}")
+    console.say(f"Page: {write_paper_page(output, config.stem, parts, states)}")
+
+
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
 
 configs = Group("Configurations that come with the package, for `metaphase run` and `experiments`.")

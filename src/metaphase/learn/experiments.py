@@ -515,7 +515,7 @@ def write_results(folder: Path, summary: Summary, measured: Mapping[str, Any], s
     content = {"laboratories": dict(summary.laboratories), "seconds": seconds, "networks": dict(measured)}
     write_text(folder / "results.json", json.dumps(content) + "\n")
     write_text(folder / "table.md", markdown(summary))
-    panels = _panels(summary, measured) if summary.rows else {}
+    panels = f1_panels(summary, measured) if summary.rows else {}
     write_experiments_page(folder, states, tables_of(summary), panels)
 
 
@@ -550,7 +550,7 @@ def run_and_write(
     return states
 
 
-def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
+def f1_panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
     """F1 against the threshold, on the training laboratory and on the others, as the paper's figure."""
     every, away = set(summary.rows[0].by_centre), set(summary.held_out)
     lines: dict[str, list[Line]] = {}
