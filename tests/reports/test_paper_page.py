@@ -33,7 +33,7 @@ def test_every_picture_is_shown_once() -> None:
     (axes,) = sheet_figure({"pairs": tiles[:3], "fields": tiles[3:]}).axes
     shown = [image.get_array() for image in axes.images]
     assert all(np.array_equal(one, tile) for one, tile in zip(shown, tiles, strict=True))
-    assert [text.get_text() for text in axes.texts if text.get_text()] == ["pairs", "fields"]
+    assert [text.get_text() for text in axes.texts if text.get_text()] == ["pairs", "fields", "fields"]
     places = {tuple(image.get_extent()) for image in axes.images}
     assert len(places) == 23
     (left, right), (low, high) = axes.get_xlim(), sorted(axes.get_ylim())

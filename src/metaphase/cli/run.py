@@ -228,17 +228,16 @@ def paper(
     """
     from metaphase.lab.paper import measure_elsewhere, read_paper, run_paper
     from metaphase.lab.paper_parts import paper_parts
-    from metaphase.reports.paper import write_paper_page
+    from metaphase.reports.paper import Part, write_paper_page
 
-    job = read_paper(config, output)
-    states = watched(lambda report, watch: run_paper(job, report=report, watch=watch, at_once=at_once))
-    with console.step_bar() as bar:
-        task = bar.add_task("outside", total=1)
+    job, parts = read_paper(config, output), list[Part]()
 
-        def report(what: str, done: float, total: float) -> None:
-            bar.update(task, description=what, completed=done / max(total, 1e-9))
+    def work(report: Report, watch: Callable[[States], None]) -> States:
+        states = run_paper(job, report=report, watch=watch, at_once=at_once)
+        parts.extend(paper_parts(job, measure_elsewhere(job, report)))
+        return states
 
-        parts = paper_parts(job, measure_elsewhere(job, report))
+    states = watched(work)
     console.stdout.print(stage_table(states))
     for part in parts:
         if part.missing:

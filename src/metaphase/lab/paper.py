@@ -38,7 +38,7 @@ from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.tuning import COUNT_PARTS, tune_count, tune_mitoses
 from metaphase.lab.folder import Lab, LabSettings, RoundSettings
 from metaphase.lab.label_steps import label_steps
-from metaphase.labels.observers.project import LABELS, load_project, read_items, read_labels, write_project
+from metaphase.labels.observers.project import load_project, read_items, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.calibration import standing
@@ -46,7 +46,6 @@ from metaphase.learn.chain import Chain
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.experiments import Experiments, run_and_write
 from metaphase.learn.run import delivered_model
-from metaphase.learn.sources import read_points
 from metaphase.simulation.cohort import BOTH, simulate_cohort
 from metaphase.simulation.config import MPP, SimulationConfig
 from metaphase.simulation.observers import FOUR_OBSERVERS, right_answers, simulate_answers
@@ -78,8 +77,10 @@ class PaperSection:
     """Key of an observer study of the detections (`metaphase observers export`)."""
     answers: tuple[PathText, ...] = ()
     """Its answer sheets, each beside its folder of patches."""
+    pairs: SimulationConfig | None = None
+    """Pairs to simulate, in place of a manifest; simulated observers then label."""
     outside: SimulationConfig | None = None
-    """Simulated fields and slides from elsewhere, where the pairs are simulated too."""
+    """Fields and slides of other laboratories to simulate, in place of `fields` and `slides`."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,17 @@ class Paper:
     root: Path
     section: PaperSection
     run: RunConfig
-    pairs: Path | None
-    """Manifest of the pairs; None where they are simulated."""
-    simulate: SimulationConfig | None = None
+    manifest: str
+    """Of the pairs; empty where they are simulated."""
     device: str | None = None
 
     @property
     def lab(self) -> PaperLab:
         """Where candidates become labels; with labels of one's own, the networks start from nothing."""
-        own = {1: self.section.labels1, 2: self.section.labels2}
-        sizes = {f"round{number}": len(read_items(Path(own[number]))) if own[number] else 0 for number in own}
-        rounds = self.section.rounds if self.simulate else replace(self.section.rounds, **sizes)
-        said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=self.section.phh3)
+        section = self.section
+        given = {"round1": int(bool(section.labels1)), "round2": int(bool(section.labels2))}
+        rounds = section.rounds if section.pairs else replace(section.rounds, **given)
+        said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3)
         return PaperLab(self.root / "labels", self.device, said)
 
     @cached_property
@@ -136,66 +136,43 @@ def read_paper(path: Path, root: Path, device: str | None = None) -> Paper:
     for which `configs/paper.toml` has the numbers. What the file says of the reference standard does not
     matter: it is made here."""
     is_manifest, root = path.suffix.lower() != ".toml", root.resolve()
-    source = config_files()["paper"] if is_manifest else path
-    with blamed(source):
-        values = read_toml(source)
-        base, cohort = path.parent, dict(values.get("cohort", {}))
-        given = str(path) if is_manifest else resolved(base, str(cohort.get("manifest", "")))
-        simulated = values.pop("simulate", None)
-        if simulated is not None and given:
+    with blamed(path):
+        values = read_toml(config_files()["paper"] if is_manifest else path)
+        cohort = dict(values.get("cohort", {}))
+        given = str(path) if is_manifest else resolved(path.parent, str(cohort.get("manifest", "")))
+        section = settings_of(PaperSection, values.pop("paper", {}), "paper", base=path.parent)
+        if bool(given) == bool(section.pairs):
             raise UsageError(
-                "both a manifest and a table [simulate]", next_step="give cohort.manifest or [simulate]"
+                "it names no pairs, or both a manifest and pairs to simulate",
+                next_step="give cohort.manifest or a table [paper.pairs]",
             )
-        section = settings_of(PaperSection, values.pop("paper", {}), "paper", base=base)
         values["cohort"] = cohort | {"manifest": str(root / "cohort" / "manifest.csv")}
         values["reference"] = {"source": "phh3", "table": str(root / "cohort" / "reference.parquet")}
-        config = settings_of(SimulationConfig, simulated, "simulate") if simulated is not None else None
-        return Paper(root, section, run_config(values, base), Path(given) if given else None, config, device)
+        return Paper(root, section, run_config(values, path.parent), given, device)
 
 
 # ---- the stages: labels, the cohort, experiments ----
 
 
 def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -> States:
-    """Do what is left of labels, experiments and measurements elsewhere; each is kept and resumed as ever."""
-    _find_pairs(paper, report)
-    labelled = label_pairs(paper, report, lambda states: watch(_of_labels(states)))
-    _find_outside(paper, report)
-    _join_cohort(paper)
-    before = _of_labels(labelled)
-    trained = run_and_write(
-        paper.job, report=report, watch=lambda states: watch((*before, *states)), at_once=at_once
-    )
-    return (*before, *trained)
-
-
-def _of_labels(states: States) -> States:
-    """States of the labels, told from those of the experiments."""
-    return tuple(
-        replace(one, stage=replace(one.stage, name=f"PHH3 {one.stage.name}", work=lambda _: {}))
-        for one in states
-    )
-
-
-def _find_pairs(paper: Paper, report: Report) -> None:
-    """The manifest of the pairs, in the labels' folder."""
-    if paper.simulate is not None:
-        pairs = _simulated(paper.root / "pairs", paper.simulate, BOTH, report)
-    elif paper.pairs is None:
-        raise UsageError("no pairs are named", next_step="give cohort.manifest, or a table [simulate]")
+    """Do what is left of labels and experiments; each stage is kept and resumed as ever."""
+    if paper.section.pairs is not None:
+        pairs = _simulated(paper.root / "pairs", paper.section.pairs, BOTH, report)
     else:
-        pairs = read_manifest(paper.pairs)
+        pairs = read_manifest(paper.manifest)
         for name in ("he", "phh3"):
             pairs[name] = [str(Path(one).resolve()) if one else "" for one in pairs[name]]
     write_table(paper.lab.manifest, pairs)
+    labelled = label_pairs(paper, report, watch)
+    _find_outside(paper, report)
+    _join_cohort(paper)
+    return (*labelled, *run_and_write(paper.job, report=report, watch=watch, at_once=at_once))
 
 
 def _simulated(
     folder: Path, config: SimulationConfig, frames: tuple[Frame, ...], report: Report
 ) -> pd.DataFrame:
-    simulate_cohort(
-        folder, config, frames=frames, progress=lambda *said: report(said[0], said[1] / 1e6, said[2] / 1e6)
-    )
+    simulate_cohort(folder, config, frames=frames, progress=report)
     return read_manifest(folder / "manifest.csv")
 
 
@@ -214,7 +191,7 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
         if first is None:
             return states
         step = steps[first]
-        if paper.simulate is not None and step.prepare is not None and step.prepare(report):
+        if paper.section.pairs is not None and step.prepare is not None and step.prepare(report):
             continue
         unanswered = [page for page in step.pages if page.answers.empty]
         for page in unanswered:
@@ -224,16 +201,15 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
 
 
 def _take_project(source: Path, target: Path) -> None:
-    """A labelling project with its answers; labels that were merged elsewhere are answers of one observer."""
-    if (source / LABELS).is_file() and not (source / "answers.sqlite").is_file():
-        merged = read_labels(source)
-        given = [Entry("merged", item, label) for item, label in merged[["item", "label"]].to_numpy(object)]
-    else:
-        given = [Entry(one.observer, one.item, one.answer, one.seconds) for one in standing(source)]
+    """A labelling project with its answers."""
+    given = [Entry(one.observer, one.item, one.answer, one.seconds) for one in standing(source)]
     if not given:
-        raise UsageError("nobody has answered anything there", path=source, next_step="label it first")
-    project = load_project(source)
-    write_project(target, read_items(source), project.settings)
+        raise UsageError(
+            "nobody has answered anything there",
+            path=source,
+            next_step="label it, or take answers in with metaphase label import",
+        )
+    write_project(target, read_items(source), load_project(source).settings)
     with AnswerStore(load_project(target)) as store:
         store.record_many(given)
 
@@ -263,7 +239,7 @@ def _find_outside(paper: Paper, report: Report) -> None:
     section = paper.section
     for kind in (FIELDS, SLIDES):
         (paper.outside / f"{kind}.csv").unlink(missing_ok=True)
-    if paper.simulate is not None and section.outside is not None:
+    if section.outside is not None:
         folder = paper.root / "elsewhere"
         first = _simulated(folder, section.outside, ("he",), report)["laboratory"].iloc[0]  # trains
         made = read_simulated(folder)
@@ -280,17 +256,18 @@ def _find_outside(paper: Paper, report: Report) -> None:
 def _write_outside(
     paper: Paper, kind: str, manifest: pd.DataFrame, truth: pd.DataFrame | None = None
 ) -> None:
-    """Names begin with the kind: a field may be called as a slide is. The split test judges, others tune;
-    where all slides are of one split, every second patient judges."""
+    """Cases begin with the kind: a field may be called as a pair is. The split test judges, the others
+    tune; where all are of one split, every second patient judges."""
     named = {case: f"{kind}-{case}".replace("/", "-") for case in manifest["case"]}
-    case, patient = manifest["case"].map(named), manifest["patient"]
-    patient = patient.where(patient != manifest["case"], case)
     judges = manifest["split"] == TEST
     if judges.nunique() == 1:
-        judges = pd.Series(pd.factorize(patient)[0] % 2 == 1, index=manifest.index)
-    absolute = [str(Path(one).resolve()) for one in manifest["he"]]
-    split = judges.map({True: TEST, False: TUNE})
-    written = manifest.assign(case=case, patient=patient, he=absolute, split=split)
+        judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)
+    written = manifest.assign(
+        case=manifest["case"].map(named),
+        patient="outside " + manifest["patient"],
+        he=[str(Path(one).resolve()) for one in manifest["he"]],
+        split=judges.map({True: TEST, False: TUNE}),
+    )
     write_table(paper.outside / f"{kind}.csv", written)
     if truth is not None:
         own = truth[truth["slide"].isin(named) & truth["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
@@ -307,13 +284,12 @@ def outside_manifest(paper: Paper, kind: str) -> pd.DataFrame | None:
 def _join_cohort(paper: Paper) -> None:
     """One cohort of the pairs and of the fields that tune, on which the experiments are tested."""
     manifest = read_manifest(paper.lab.cases / "manifest.csv")
-    reference = read_points(paper.lab.cases / "reference.parquet", set(manifest["case"]))
+    reference = read_table(paper.lab.cases / "reference.parquet")
     fields = outside_manifest(paper, FIELDS)
     if fields is not None:
-        fields = fields[fields["split"] == TUNE].assign(split=TEST)
-        truth = read_points(paper.outside / "truth.csv", set(fields["case"]))
-        manifest = pd.concat([manifest, fields], ignore_index=True)
-        reference = pd.concat([reference, truth], ignore_index=True)
+        manifest = pd.concat([manifest, fields[fields["split"] == TUNE].assign(split=TEST)])
+        truth = read_table(paper.outside / "truth.csv").rename(columns={"slide": "case"})
+        reference = pd.concat([reference, truth.assign(accepted=True)])
     write_table(Path(paper.run.cohort.manifest), manifest)
     write_table(Path(paper.run.reference.table), reference)
 

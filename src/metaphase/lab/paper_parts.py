@@ -26,7 +26,7 @@ from metaphase.images.stain.gallery import GalleryConfig, gallery
 from metaphase.lab.paper import FIELDS, SLIDES, Elsewhere, Paper, outside_manifest
 from metaphase.lab.parts import FAILED
 from metaphase.learn.chain import Chain
-from metaphase.learn.config import CNN3, ENSEMBLE
+from metaphase.learn.config import CNN3
 from metaphase.learn.experiments import Summary, f1_panels, main_table, summarise_job
 from metaphase.learn.run import delivered_model
 from metaphase.networks.checkpoints import load_model
@@ -41,6 +41,7 @@ from metaphase.slides.tiles import cut_square
 PATCH_PX, PATCH_MPP = 128, 0.25
 TILE_PX, TILE_MPP = 256, 0.5
 PAIRS_SHOWN, MOST_TILES, MOST_JUDGED = 8, 60, 200
+CHAIN_STEPS = ("slides", "candidates", "easy set", CNN3)
 LABEL_STEPS = ("candidates", "round 1", "cnn1", "round 2", "cnn2", "reference")
 Judged = list[tuple[RGB, bool, str]]
 """Pictures of detections, each with its verdict and probability."""
@@ -286,46 +287,21 @@ class _Parts:
 
     @cached_property
     def numbers(self) -> Mapping[str, str]:
-        """Numbers of the run by `stage/fact`, as text."""
-        labels = {step: _facts(self.paper.lab.root, step) for step in LABEL_STEPS}
-        stages = {name: _facts(self.chain.workspace, name) for name in ("slides", "easy set")}
-        found, student = _facts(self.chain.workspace, "candidates"), delivered_model(self.chain).stem
-        of_cnn1 = labels["cnn1"].get("objects", 0) / max(labels["candidates"].get("candidates", 0), 1)
-        rounds = [labels[f"round {number}"].get("labels", 0) for number in (1, 2)]
-        said = f"{rounds[0]:,} and {rounds[1]:,} labelled patches" if any(rounds) else "bundled CNN1 and CNN2"
-        judged, away = self.elsewhere.detections, self.elsewhere.agreement.get("mitoses")
-        groups = (
-            labels
-            | stages
-            | {
-                "labels": {"slides": len(self.manifest), "dropped": f"{1 - of_cnn1:.0%}", "said": said},
-                "candidates": labels["candidates"] | found,
-                "sets": {
-                    "number": self.paper.run.ensemble.networks,
-                    "negatives": self.paper.run.sets.hard_negatives,
-                },
-                "elsewhere": {}
-                if judged is None or away is None
-                else {
-                    "detections": len(judged),
-                    "F1": away[0].value,
-                    "delta": self.elsewhere.numbers["delta of mitoses"],
-                },
-                "delivered": {"name": student, "F1": self._f1(student)},
-                CNN3: {"F1": self._f1(CNN3)},
-                ENSEMBLE: {"F1": self._f1(ENSEMBLE)},
-            }
-        )
-        texts = {
-            f"{group}/{name}": _said(value)
-            for group, facts in groups.items()
-            for name, value in facts.items()
-        }
-        return defaultdict(lambda: DASH, texts)
-
-    def _f1(self, network: str) -> float:
-        rows = (row for row in self.summary.rows if network in row.experiment.networks)
-        return next((row.highest.value for row in rows), float("nan"))
+        """Numbers of the run by `stage/fact`, as text; a dash for all others."""
+        student, judged = delivered_model(self.chain).stem, self.elsewhere.detections
+        found: dict[str, Any] = {"pairs/number": len(self.manifest), "delivered/name": student}
+        for folder, names in ((self.paper.lab.root, LABEL_STEPS), (self.chain.workspace, CHAIN_STEPS)):
+            for name in names:
+                found |= {f"{name}/{fact}": value for fact, value in _facts(folder, name).items()}
+        for row in self.summary.rows:
+            found |= {f"{network}/F1": row.highest.value for network in row.experiment.networks}
+        found["delivered/F1"] = found.get(f"{student}/F1", DASH)
+        found |= {f"elsewhere/{name}": value.value for name, (value, _) in self.elsewhere.agreement.items()}
+        found |= {f"elsewhere/{name}": value for name, value in self.elsewhere.numbers.items()}
+        found["run/sets"] = self.paper.run.ensemble.networks
+        found["run/negatives"] = self.paper.run.sets.hard_negatives
+        found["elsewhere/detections"] = DASH if judged is None else len(judged)
+        return defaultdict(lambda: DASH, {name: _said(value) for name, value in found.items()})
 
 
 VALUES: dict[str, Any] = read_toml(Path(__file__).with_name("paper.toml"))

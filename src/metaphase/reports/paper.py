@@ -174,10 +174,7 @@ def _canvas(across: tuple[float, float], down: tuple[float, float], inches: floa
 def sheet_figure(groups: Mapping[str, Sequence[RGB]]) -> Figure:
     """A tile a slide, the groups below one another."""
     rows = [(name, tiles) for name, several in groups.items() for tiles in _in_rows(several)]
-    labels = [
-        name if not number or rows[number - 1][0] != name else "" for number, (name, _) in enumerate(rows)
-    ]
-    return grid_figure([tiles for _, tiles in rows], labels)
+    return grid_figure([tiles for _, tiles in rows], [name for name, _ in rows])
 
 
 def verdict_figure(pictures: Sequence[RGB], verdicts: Sequence[bool], captions: Sequence[str]) -> Figure:
@@ -206,7 +203,7 @@ class ChainStep(NamedTuple):
     paper: str
 
 
-BOXES_IN_ROW, SQUEEZED = 4, 0.68
+BOXES_IN_ROW, SQUEEZED = 3, 0.5
 """Boxes beside each other, and how much less high than wide their room is."""
 
 
