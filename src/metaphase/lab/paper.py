@@ -133,8 +133,8 @@ class Paper:
 
 def read_paper(path: Path, root: Path, device: str | None = None) -> Paper:
     """The paper of a TOML file of `metaphase experiments` with a table `[paper]`, or of a manifest of pairs,
-    for which `configs/paper.toml` has the numbers. What the file says of the reference standard does not
-    matter: it is made here."""
+    for which `configs/paper.toml` has the numbers. The table of the reference standard is made here,
+    whatever the file names."""
     is_manifest, root = path.suffix.lower() != ".toml", root.resolve()
     with blamed(path):
         values = read_toml(config_files()["paper"] if is_manifest else path)
@@ -147,7 +147,8 @@ def read_paper(path: Path, root: Path, device: str | None = None) -> Paper:
                 next_step="give cohort.manifest or a table [paper.pairs]",
             )
         values["cohort"] = cohort | {"manifest": str(root / "cohort" / "manifest.csv")}
-        values["reference"] = {"source": "phh3", "table": str(root / "cohort" / "reference.parquet")}
+        made_here = {"source": "phh3", "table": str(root / "cohort" / "reference.parquet")}
+        values["reference"] = dict(values.get("reference", {})) | made_here
         return Paper(root, section, run_config(values, path.parent), given, device)
 
 
