@@ -220,9 +220,8 @@ def _take_project(source: Path, target: Path) -> None:
 
 def _answer(paper: Paper, folder: Path) -> None:
     """Simulated observers answer: a student in round 1, four people in round 2, as in the paper."""
-    items, observers = read_items(folder), FOUR_OBSERVERS
-    if folder == paper.lab.round(1):
-        observers = tuple(one for one in observers if one.name == "student")
+    items, first = read_items(folder), folder == paper.lab.round(1)
+    observers = [one for one in FOUR_OBSERVERS if one.name == "student" or not first]
     truths = {
         str(case): read_table(paper.root / "pairs" / str(case) / "truth.parquet")
         for case in items["case"].unique()

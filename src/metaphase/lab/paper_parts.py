@@ -19,7 +19,7 @@ from metaphase.analysis.cohort import cohort_slide
 from metaphase.base.arrays import RGB
 from metaphase.base.settings import read_toml
 from metaphase.base.stages import kept_facts, note_of
-from metaphase.base.tables import read_manifest, read_table
+from metaphase.base.tables import phh3_mpp, read_manifest, read_table, stated_number
 from metaphase.evaluation.observers import DETECTION, majority, read_answers, read_observers
 from metaphase.images.stain.deconvolution import combine, separate, to_uint8
 from metaphase.images.stain.gallery import GalleryConfig, gallery
@@ -277,7 +277,8 @@ class _Parts:
     @cached_property
     def example(self) -> RGB:
         """The first patch of a mitotic figure that trained."""
-        return open_set(self.chain.stores("positives")).take(np.array([0]))[0]
+        patch: RGB = open_set(self.chain.stores("positives")).take(np.array([0]))[0]
+        return patch
 
     @property
     def failed(self) -> str:
@@ -337,8 +338,9 @@ def _spread(table: pd.DataFrame, most: int) -> list[dict[Any, Any]]:
 
 
 def _patch(slides: pd.DataFrame, column: str, case: str, x: float, y: float) -> RGB:
-    mpp = slides.loc[case].get("phh3_mpp" if column == "phh3" else "mpp")
-    with SlideSource(Path(slides.loc[case, column]), None if pd.isna(mpp) else float(mpp)).open() as slide:
+    row: dict[Any, Any] = slides.loc[case].to_dict()
+    mpp = phh3_mpp(row) if column == "phh3" else stated_number(row, "mpp")
+    with SlideSource(Path(row[column]), mpp).open() as slide:
         return cut_square(slide, x, y, PATCH_PX, PATCH_MPP)
 
 

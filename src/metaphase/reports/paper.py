@@ -89,30 +89,11 @@ def latex(table: TextTable, caption: str, label: str) -> str:
     return "\n".join([*head, *body, r"\hline", r"\end{tabular}", r"\end{table}", ""])
 
 
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "γ": r"$\gamma$",
-    "δ": r"$\delta$",
-    "θ": r"$\theta$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "–": "--",
-    "µ": r"\textmu{}",
-    "²": r"\textsuperscript{2}",
-}
+GREEK = {"γ": r"$\gamma$", "δ": r"$\delta$", "θ": r"$\theta$"}
 
 
 def _escaped(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)
+    return "".join(f"\\{one}" if one in "&%$#_{}" else GREEK.get(one, one) for one in text)
 
 
 def _drawn(figure: Figure, kind: str) -> bytes:
@@ -145,8 +126,9 @@ def grid_figure(
     for row, pictures in enumerate(rows):
         bottom = (row + 1) * step - MARGIN
         if labels:
-            style = {"rotation": 90, "ha": "center", "va": "center"}
-            axes.text(-0.08, bottom - 0.5, labels[row], fontsize=8, color=INK, **style)
+            axes.text(
+                -0.08, bottom - 0.5, labels[row], fontsize=8, color=INK, rotation=90, ha="center", va="center"
+            )
         for column, pixels in enumerate(pictures):
             extent = (column + MARGIN, column + 1 - MARGIN, bottom, bottom - 1 + 2 * MARGIN)
             axes.imshow(pixels, extent=extent, interpolation="nearest", aspect="auto")
@@ -154,9 +136,11 @@ def grid_figure(
                 centre, top = column + 0.5, extent[3] - 0.05
                 axes.text(centre, top, captions[row][column], fontsize=7, color=INK, ha="center")
             if colours:
-                size = extent[1] - extent[0], extent[3] - extent[2]
-                frame = {"fill": False, "linewidth": 2.5, "edgecolor": colours[row][column]}
-                axes.add_patch(Rectangle((extent[0], extent[2]), *size, **frame))
+                size, colour = 1 - 2 * MARGIN, colours[row][column]
+                frame = Rectangle(
+                    (extent[0], bottom), size, -size, fill=False, linewidth=2.5, edgecolor=colour
+                )
+                axes.add_patch(frame)
     return figure
 
 
