@@ -26,7 +26,7 @@ from metaphase.base.settings import (
     settings_of,
 )
 from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
-from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.base.tables import TableError, read_manifest, read_table, write_table
 from metaphase.counting.clinical import counts_table
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
@@ -162,7 +162,11 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
     else:
         pairs = read_manifest(paper.manifest)
         for name in ("he", "phh3"):
-            pairs[name] = [str(Path(one).resolve()) if one else "" for one in pairs[name]]
+            pairs = pairs[pairs[name] != ""]
+            pairs[name] = [str(Path(one).resolve()) for one in pairs[name]]
+    if pairs.empty:
+        advice = "fill its columns he and phh3"
+        raise TableError("there is no pair of slides", path=paper.manifest, next_step=advice)
     write_table(paper.lab.manifest, pairs)
     labelled = label_pairs(paper, report, watch)
     _find_outside(paper, report)
@@ -313,16 +317,19 @@ class Elsewhere:
     """F1 of `mitoses`, kappa of `grade` and Spearman of `proliferation`, with the number of slides."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """What was tuned: thresholds of mitoses and of counts, and the thetas."""
+    problems: tuple[str, ...] = ()
+    """Why something could not be tuned or judged."""
 
 
 def measure_elsewhere(paper: Paper, report: Report) -> Elsewhere:
     """Search what comes from elsewhere with the delivered network; tune on one part, judge on the other."""
     found = Elsewhere()
-    if outside_manifest(paper, FIELDS) is not None:
-        found = _mitoses_elsewhere(paper, _searched(paper, FIELDS, report))
-    if outside_manifest(paper, SLIDES) is not None:
-        report("counting", 0, 1)
-        found = _counts_elsewhere(paper, _searched(paper, SLIDES, report), found)
+    for kind, measured in ((FIELDS, _mitoses_elsewhere), (SLIDES, _counts_elsewhere)):
+        if outside_manifest(paper, kind) is not None:
+            try:
+                found = measured(paper, _searched(paper, kind, report), found)
+            except TableError as error:
+                found = replace(found, problems=(*found.problems, f"Nothing of {kind}: {error.problem}."))
     return found
 
 
@@ -336,7 +343,7 @@ def _searched(paper: Paper, kind: str, report: Report) -> Path:
     return manifest.with_suffix(".parquet")
 
 
-def _mitoses_elsewhere(paper: Paper, table: Path) -> Elsewhere:
+def _mitoses_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
     truth, manifest = paper.outside / "truth.csv", paper.outside / f"{FIELDS}.csv"
     matching = replace(paper.run.test.matching, missing_as_empty=True)
     point = tune_mitoses(truth, table, manifest=manifest, split=TUNE, matching=matching)
@@ -344,17 +351,19 @@ def _mitoses_elsewhere(paper: Paper, table: Path) -> Elsewhere:
     result = evaluate_mitoses(
         truth, table, manifest=manifest, split=TEST, matching=chosen, bootstrap=paper.bootstrap
     )
-    found, (cohort, points) = read_table(table), load_truth(truth, manifest)
+    every, (cohort, points) = read_table(table), load_truth(truth, manifest)
     real = points.of_label(MITOSIS).table
     judged = []
     for case, mpp, *_ in cohort.of_split(TEST).frames():
-        own = found[(found["slide"] == case) & (found["probability"] >= point.delta)]
+        own = every[(every["slide"] == case) & (every["probability"] >= point.delta)]
         places = (one[["x", "y"]].to_numpy(float) * mpp for one in (own, real[real["slide"] == case]))
         positions, truths = places
         matched = match(positions, own["probability"].to_numpy(float), truths, matching.radius_um)
         judged.append(own.assign(true=matched != NOBODY))
     agreement = {"mitoses": (result.overall.f1, result.overall.slides)}
-    return Elsewhere(pd.concat(judged), agreement, {"delta of mitoses": point.delta})
+    return replace(
+        found, detections=pd.concat(judged), agreement=agreement, numbers={"delta of mitoses": point.delta}
+    )
 
 
 def _counts_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,81 +49,23 @@ Judged = list[tuple[RGB, bool, str]]
 def paper_parts(paper: Paper, elsewhere: Elsewhere) -> list[Part]:
     """All parts, in the order of the paper."""
     summary, measured = summarise_job(paper.job)
-    made = _Parts(paper, elsewhere, summary)
-    learning = paper.run.training
-    panels = f1_panels(summary, measured) if summary.rows else {}
+    made, learning = _Parts(paper, elsewhere, summary), paper.run.training
+    panels = f1_panels(summary, measured)
     augmented = gallery(made.example, GalleryConfig(learning.augment, augmentation=learning.augmentation))
-    judged, verdict = made.study() if paper.section.study else made.by_reference()
-    return [
-        made.part(
-            "table-1",
-            "Which slides train, which choose thresholds, and which judge.",
-            table=made.cohorts(),
-            absent=(FIELDS, SLIDES),
-        ),
-        made.part(
-            "table-2", "CNN3 of this run, layer by layer, as it stands in its file.", table=made.layers()
-        ),
-        made.part(
-            "table-3",
-            "Trained on the pairs, and tested on fields from elsewhere (without any, on the test pairs).",
-            table=main_table(summary),
-            absent=(FIELDS,),
-        ),
-        made.part(
-            "table-4",
-            f"The delivered network on what judges; tuned on the other part: {made.tuned}.",
-            table=made.tasks(),
-            absent=(FIELDS, SLIDES),
-        ),
-        made.part(
-            "figure-1",
-            f"Patches of {PATCH_PX * PATCH_MPP:g} µm around registered mitotic figures.",
-            figure=made.pairs(),
-            absent=() if made.accepted.size else ("figures",),
-        ),
-        made.part(
-            "figure-2",
-            f"{TILE_PX * TILE_MPP:g} µm of each slide, where it is deepest inside tissue.",
-            figure=sheet_figure(made.tiles()),
-            absent=(FIELDS, SLIDES),
-        ),
-        made.part(
-            "figure-3",
-            f"How the reference standard of this run was made.{made.failed}",
-            figure=made.steps("figure-3"),
-            absent=() if "round 2/labels" in made.numbers else ("labels",),
-        ),
-        made.part(
-            "figure-4",
-            "How the network was trained; F1 is the highest one, as in table III.",
-            figure=made.steps("figure-4"),
-            absent=(FIELDS,),
-        ),
-        made.part(
-            "figure-5",
-            f"Versions of a patch that trained: each letter of {learning.augment}, and all.",
-            figure=picture_figure(augmented),
-        ),
-        made.part(
-            "figure-6",
-            "A patch becomes three stains; each gets a factor and a bias; then it is RGB "
-            "again: as it is, and at the ends of this run's ranges.",
-            figure=made.channels(),
-        ),
-        made.part(
-            "figure-7",
-            "The experiments of table III; a dot is the threshold of the validation slides.",
-            figure=network_f1_figure(panels) if panels else None,
-            absent=(FIELDS,),
-        ),
-        made.part(
-            "figure-8",
-            verdict,
-            figure=judged_figure(*zip(*judged, strict=True)) if judged else None,
-            absent=() if paper.section.study else ("study", FIELDS),
-        ),
-    ]
+    pictures = made.judged[0]
+    tables = (made.cohorts(), made.layers(), main_table(summary), made.tasks())
+    figures = (
+        made.pairs(),
+        sheet_figure(made.tiles()),
+        made.steps("figure-3"),
+        made.steps("figure-4"),
+        picture_figure(augmented),
+        made.channels(),
+        network_f1_figure(panels) if panels else None,
+        judged_figure(*zip(*pictures, strict=True)) if pictures else None,
+    )
+    parts = [made.part(f"table-{number}", table=table) for number, table in enumerate(tables, start=1)]
+    return parts + [made.part(f"figure-{number}", figure=one) for number, one in enumerate(figures, start=1)]
 
 
 @dataclass(frozen=True)
@@ -135,11 +76,14 @@ class _Parts:
     elsewhere: Elsewhere
     summary: Summary
 
-    def part(self, name: str, text: str, *, absent: Sequence[str] = (), **content: Any) -> Part:
-        """A part with the paper's own, and what of `absent` the data lack."""
-        lack = [one for one in absent if one not in (FIELDS, SLIDES) or self.outside[one] is None]
-        missing = " ".join(VALUES["missing"][one] for one in lack)
-        return Part(name, text=text, missing=missing, **VALUES["parts"][name], **content)
+    def part(self, name: str, **content: Any) -> Part:
+        """A part with the paper's own, and what of it the data lack."""
+        own, lacks = VALUES["parts"][name], {kind: found is None for kind, found in self.outside.items()}
+        lacks |= {"figures": self.accepted.empty, "study": not self.paper.section.study}
+        lacks |= {"labels": "round 2/labels" not in self.numbers}
+        missing = " ".join(VALUES["missing"][one] for one in own["absent"] if lacks[one])
+        text = own["text"].format_map(self.numbers)
+        return Part(name, own["title"], text, own["paper"], missing=missing, **content)
 
     # ---- tables ----
 
@@ -179,7 +123,7 @@ class _Parts:
     def tuned(self) -> str:
         """Thresholds and thetas, in words."""
         said = [f"{name} = {value:.4g}" for name, value in self.elsewhere.numbers.items()]
-        return ", ".join(said) or "nothing"
+        return " ".join([f"{', '.join(said) or 'nothing'}.", *self.elsewhere.problems])
 
     # ---- figures ----
 
@@ -222,8 +166,13 @@ class _Parts:
             captions.append(["patch", *said, "back to RGB"])
         return grid_figure(rows, captions=captions)
 
+    @cached_property
+    def judged(self) -> tuple[Judged, str]:
+        """Figure 8, and what it says."""
+        return self.study() if self.paper.section.study else self.by_reference()
+
     def study(self) -> tuple[Judged, str]:
-        """Figure 8: what the observers of a study said; several decide by majority."""
+        """What the observers of a study said; several decide by majority."""
         key_path, sheets = Path(self.paper.section.study), [Path(one) for one in self.paper.section.answers]
         result, key = read_observers(key_path, sheets)[-1], read_table(key_path)
         said = majority([read_answers(sheet, key) for sheet in sheets])
@@ -236,7 +185,7 @@ class _Parts:
         return shown, f"{text}{result.precision}."
 
     def by_reference(self) -> tuple[Judged, str]:
-        """Figure 8: detections on the fields that judge, with the verdict of their reference."""
+        """Detections on the fields that judge, with the verdict of their reference."""
         found, fields = self.elsewhere.detections, self.outside[FIELDS]
         if found is None or fields is None:
             return [], "There are no detections to judge."
@@ -299,10 +248,17 @@ class _Parts:
         found["delivered/F1"] = found.get(f"{student}/F1", DASH)
         found |= {f"elsewhere/{name}": value.value for name, (value, _) in self.elsewhere.agreement.items()}
         found |= {f"elsewhere/{name}": value for name, value in self.elsewhere.numbers.items()}
-        found["run/sets"] = self.paper.run.ensemble.networks
-        found["run/negatives"] = self.paper.run.sets.hard_negatives
+        run = self.paper.run
+        found |= {"run/sets": run.ensemble.networks, "run/negatives": run.sets.hard_negatives}
+        found |= {"run/letters": run.training.augment, "run/tuned": self.tuned, "run/failed": self.failed}
+        found["run/verdict"] = self.judged[1]
         found["elsewhere/detections"] = DASH if judged is None else len(judged)
-        return defaultdict(lambda: DASH, {name: _said(value) for name, value in found.items()})
+        return _Numbers({name: _said(value) for name, value in found.items()})
+
+
+class _Numbers(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return DASH
 
 
 VALUES: dict[str, Any] = read_toml(Path(__file__).with_name("paper.toml"))
