@@ -11,8 +11,20 @@ from typer.testing import CliRunner
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
 from metaphase.cli.main import app
-from metaphase.lab.paper import FIELDS, TEST, TUNE, _write_outside, outside_manifest, read_paper
+from metaphase.detections.table import detection_set
+from metaphase.lab.paper import (
+    FIELDS,
+    TEST,
+    TUNE,
+    _take_project,
+    _write_outside,
+    outside_manifest,
+    read_paper,
+)
 from metaphase.lab.paper_parts import VALUES, layer_rows
+from metaphase.labels.observers.project import Settings, load_project, write_project
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.learn.calibration import standing
 from metaphase.learn.config import read_run_config
 from metaphase.learn.experiments import PAPER_F1
 from metaphase.networks.architectures import build_detector
@@ -111,19 +123,40 @@ def test_half_of_the_patients_judge_where_no_split_is_stated(tmp_path: Path) -> 
         "split": "",
         "patient": ["a", "a", "b"],
     }
-    truth = pd.DataFrame(
-        {"slide": ["a/1", "b/1", "c"], "x": 1.0, "y": 2.0, "label": ["mitosis", "artefact", "mitosis"]}
-    )
+    points = {"slide": ["a/1", "b/1", "c"], "x": 1.0, "y": 2.0, "label": ["mitosis", "artefact", "mitosis"]}
+    truth = detection_set(pd.DataFrame(points), ("a/1", "a/2", "b/1", "c"), "truth")
     _write_outside(paper, FIELDS, pd.DataFrame(rows), truth)
     fields = outside_manifest(paper, FIELDS)
     assert fields is not None
     assert fields["case"].tolist() == ["fields-a-1", "fields-a-2", "fields-b-1"]
     assert fields["split"].tolist() == [TUNE, TUNE, TEST]
-    assert pd.read_csv(paper.outside / "truth.csv")["slide"].tolist() == ["fields-a-1"]
+    written = pd.read_csv(paper.outside / "truth.csv")
+    assert written.dropna()["slide"].tolist() == ["fields-a-1"]
+    assert set(written["slide"]) == set(fields["case"]), "those without a figure are known to have none"
     _write_outside(paper, FIELDS, pd.DataFrame(rows | {"split": ["train", "train", "test"]}))
     fields = outside_manifest(paper, FIELDS)
     assert fields is not None
     assert fields["split"].tolist() == [TUNE, TUNE, TEST]
+
+
+def test_answers_of_a_project_are_taken_once_and_again_when_they_change(tmp_path: Path) -> None:
+    items = pd.DataFrame({"item": ["a-1", "a-2"], "slide": "a.tif", "x": 1.0, "y": 2.0, "case": "a"})
+    write_project(tmp_path / "mine", items, Settings(title="brown"))
+    with pytest.raises(UsageError, match="nobody has answered"):
+        _take_project(tmp_path / "mine", tmp_path / "out" / "round1")
+    with AnswerStore(load_project(tmp_path / "mine")) as store:
+        store.record_many([Entry("Anna", "a-1", "mitosis"), Entry("Ben", "a-1", "not")])
+    _take_project(tmp_path / "mine", tmp_path / "out" / "round1")
+    (tmp_path / "out" / "round1" / "labels.csv").write_text("merged")
+    _take_project(tmp_path / "mine", tmp_path / "out" / "round1")
+    assert (tmp_path / "out" / "round1" / "labels.csv").exists()
+    with AnswerStore(load_project(tmp_path / "mine")) as store:
+        store.record_many([Entry("Anna", "a-2", "artefact")])
+    _take_project(tmp_path / "mine", tmp_path / "out" / "round1")
+    assert not (tmp_path / "out" / "round1" / "labels.csv").exists()
+    taken = [(one.observer, one.item, one.answer) for one in standing(tmp_path / "out" / "round1")]
+    assert sorted(taken) == [("Anna", "a-1", "mitosis"), ("Anna", "a-2", "artefact"), ("Ben", "a-1", "not")]
+    assert load_project(tmp_path / "out" / "round1").settings.title == "brown"
 
 
 def test_the_networks_layers_are_those_of_the_paper() -> None:

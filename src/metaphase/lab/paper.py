@@ -6,6 +6,7 @@ A folder holds `labels` (as of a laboratory's workflow), `cohort` (pairs and out
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from metaphase.base.stages import Report, States, Watch, run_stages, stage_state
 from metaphase.base.tables import TableError, read_manifest, read_table, write_table
 from metaphase.counting.clinical import counts_table
 from metaphase.detections.matching import NOBODY, match
-from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 from metaphase.evaluation.comparison import load_truth
 from metaphase.evaluation.datasets import read_simulated
 from metaphase.evaluation.grades import evaluate_scores
@@ -41,7 +42,7 @@ from metaphase.lab.label_steps import label_steps
 from metaphase.labels.observers.project import load_project, read_items, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.networks import LearningConfig
-from metaphase.learn.calibration import standing
+from metaphase.learn.calibration import answers_table, standing
 from metaphase.learn.chain import Chain
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.experiments import Experiments, run_and_write
@@ -160,10 +161,8 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
     if paper.section.pairs is not None:
         pairs = _simulated(paper.root / "pairs", paper.section.pairs, BOTH, report)
     else:
-        pairs = read_manifest(paper.manifest)
-        for name in ("he", "phh3"):
-            pairs = pairs[pairs[name] != ""]
-            pairs[name] = [str(Path(one).resolve()) for one in pairs[name]]
+        pairs = _absolute(read_manifest(paper.manifest))
+        pairs = pairs[(pairs["he"] != "") & (pairs["phh3"] != "")]
     if pairs.empty:
         advice = "fill its columns he and phh3"
         raise TableError("there is no pair of slides", path=paper.manifest, next_step=advice)
@@ -184,12 +183,20 @@ def _simulated(
     return read_manifest(folder / "manifest.csv")
 
 
+def _absolute(manifest: pd.DataFrame) -> pd.DataFrame:
+    """The manifest with paths that hold wherever it lies."""
+    for name in {"he", "phh3", "tissue"} & set(manifest.columns):
+        paths = [str(Path(one).resolve()) if one and Path(one).exists() else one for one in manifest[name]]
+        manifest = manifest.assign(**{name: paths})
+    return manifest
+
+
 def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
     """The steps of a laboratory's workflow up to the reference standard; what people are asked is answered
     already, or by simulated observers."""
     lab = paper.lab
     for number, source in ((1, paper.section.labels1), (2, paper.section.labels2)):
-        if source and not (lab.round(number) / "items.csv").is_file():
+        if source:
             _take_project(Path(source), lab.round(number))
     while True:
         steps = label_steps(lab)
@@ -209,17 +216,21 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
 
 
 def _take_project(source: Path, target: Path) -> None:
-    """A labelling project with its answers."""
-    given = [Entry(one.observer, one.item, one.answer, one.seconds) for one in standing(source)]
+    """A labelling project with its answers, unless they are there."""
+    given = standing(source)
     if not given:
         raise UsageError(
             "nobody has answered anything there",
             path=source,
             next_step="label it, or take answers in with metaphase label import",
         )
+    if target.exists():
+        if answers_table(standing(target)).equals(answers_table(given)):
+            return
+        shutil.rmtree(target)
     write_project(target, read_items(source), load_project(source).settings)
     with AnswerStore(load_project(target)) as store:
-        store.record_many(given)
+        store.record_many(Entry(one.observer, one.item, one.answer, one.seconds, one.time) for one in given)
 
 
 def _answer(paper: Paper, folder: Path) -> None:
@@ -251,17 +262,18 @@ def _find_outside(paper: Paper, report: Report) -> None:
         first = _simulated(folder, section.outside, ("he",), report)["laboratory"].iloc[0]  # trains
         made = read_simulated(folder)
         away = made.manifest[made.manifest["laboratory"] != first]
-        _write_outside(paper, FIELDS, away, made.truth.table)
+        _write_outside(paper, FIELDS, away, made.truth)
         _write_outside(paper, SLIDES, away)
     if section.fields:
         cohort, points = load_truth(Path(section.fields))
-        _write_outside(paper, FIELDS, cohort.manifest, points.table)
+        labelled = cohort.manifest[cohort.manifest["case"].isin(points.slides)]
+        _write_outside(paper, FIELDS, labelled, points)
     if section.slides:
         _write_outside(paper, SLIDES, read_manifest(section.slides))
 
 
 def _write_outside(
-    paper: Paper, kind: str, manifest: pd.DataFrame, truth: pd.DataFrame | None = None
+    paper: Paper, kind: str, manifest: pd.DataFrame, truth: DetectionSet | None = None
 ) -> None:
     """Cases begin with the kind: a field may be called as a pair is. The split test judges, the others
     tune; where all are of one split, every second patient judges."""
@@ -269,17 +281,17 @@ def _write_outside(
     judges = manifest["split"] == TEST
     if judges.nunique() == 1:
         judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)
-    written = manifest.assign(
+    written = _absolute(manifest).assign(
         case=manifest["case"].map(named),
         patient="outside " + manifest["patient"],
-        he=[str(Path(one).resolve()) for one in manifest["he"]],
         split=judges.map({True: TEST, False: TUNE}),
     )
     write_table(paper.outside / f"{kind}.csv", written)
     if truth is not None:
-        own = truth[truth["slide"].isin(named) & truth["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
-        own = own.assign(slide=own["slide"].map(named))[["slide", "x", "y", "label"]]
-        write_table(paper.outside / "truth.csv", own)
+        own = truth.table[truth.table["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
+        own = pd.concat([own, pd.DataFrame({"slide": truth.slides})])  # some have no point
+        own = own[own["slide"].isin(named)].assign(slide=lambda table: table["slide"].map(named))
+        write_table(paper.outside / "truth.csv", own[["slide", "x", "y", "label"]])
 
 
 def outside_manifest(paper: Paper, kind: str) -> pd.DataFrame | None:
