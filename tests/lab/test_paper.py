@@ -201,3 +201,10 @@ def test_the_paper_of_simulated_laboratories(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
     assert " done " not in again.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    alone = TINY[: TINY.index("[paper.outside]")] + TINY[TINY.index("[paper.rounds]") :]
+    (tmp_path / "small.toml").write_text(alone)
+    third = CliRunner().invoke(app, arguments)
+    assert third.exit_code == 0, third.output
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert all(VALUES["missing"][kind][:40] in page for kind in ("fields", "slides"))
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "networks do not depend on the tests"
