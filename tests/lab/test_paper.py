@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base.errors import UsageError
@@ -16,17 +18,18 @@ from metaphase.lab.paper import (
     FIELDS,
     TEST,
     TUNE,
+    Elsewhere,
     _take_project,
     _write_outside,
     outside_manifest,
     read_paper,
 )
-from metaphase.lab.paper_parts import VALUES, layer_rows
+from metaphase.lab.paper_parts import VALUES, _Parts, layer_rows
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.learn.calibration import standing
 from metaphase.learn.config import read_run_config
-from metaphase.learn.experiments import PAPER_F1
+from metaphase.learn.experiments import PAPER_F1, summarise
 from metaphase.networks.architectures import build_detector
 from metaphase.networks.cards import NetworkSpec
 
@@ -96,9 +99,12 @@ seeds = 1
 """
 
 
+RUN = read_run_config(config_files()["paper"])
+
+
 def test_a_manifest_alone_has_the_papers_numbers(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("case,he,phh3\n")
-    paper, own = read_paper(tmp_path / "pairs.csv", tmp_path), read_run_config(config_files()["paper"])
+    paper, own = read_paper(tmp_path / "pairs.csv", tmp_path), RUN
     assert paper.manifest == str(tmp_path / "pairs.csv")
     assert (paper.run.sets, paper.run.training, paper.run.ensemble) == (own.sets, own.training, own.ensemble)
     assert (paper.section.rounds.round1, paper.section.rounds.agree) == (2000, 3)
@@ -157,6 +163,35 @@ def test_answers_of_a_project_are_taken_once_and_again_when_they_change(tmp_path
     taken = [(one.observer, one.item, one.answer) for one in standing(tmp_path / "out" / "round1")]
     assert sorted(taken) == [("Anna", "a-1", "mitosis"), ("Anna", "a-2", "artefact"), ("Ben", "a-1", "not")]
     assert load_project(tmp_path / "out" / "round1").settings.title == "brown"
+
+
+def test_a_study_shows_its_detections_with_the_verdict_of_most_observers(tmp_path: Path) -> None:
+    key = {"item": ["0001", "0002", "0003"], "kind": ["detection", "distractor", "detection"], "slide": "a"}
+    pd.DataFrame(key | {"x": 1.0, "y": 1.0, "probability": [0.9, 0.4, 0.8]}).to_csv(tmp_path / "key.csv")
+    said = {
+        "Anna": ("mitosis", "not", "not"),
+        "Ben": ("mitosis", "not", "unsure"),
+        "Eve": ("not", "not", "mitosis"),
+    }
+    for name, answers in said.items():
+        (tmp_path / name / "patches").mkdir(parents=True)
+        pd.DataFrame({"item": key["item"], "answer": answers}).to_csv(tmp_path / name / "answers.csv")
+    for number, item in enumerate(key["item"]):
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(
+            tmp_path / "Anna" / "patches" / f"{item}.png"
+        )
+    sheets = "".join(f'"{name}/answers.csv", ' for name in said)
+    (tmp_path / "run.toml").write_text(
+        f'[cohort]\nmanifest = "a.csv"\n[paper]\nstudy = "key.csv"\nanswers = [{sheets}]\n'
+    )
+    shown, text = _Parts(
+        read_paper(tmp_path / "run.toml", tmp_path), Elsewhere(), summarise(RUN, {}, {})
+    ).judged
+    assert [(int(pixels.max()), verdict, caption) for pixels, verdict, caption in shown] == [
+        (0, True, "0.900"),
+        (2, False, "0.800"),
+    ]
+    assert "majority confirmed 1 of 2" in text
 
 
 def test_the_networks_layers_are_those_of_the_paper() -> None:
