@@ -209,7 +209,8 @@ def export_observers(
 
     By default that is the point for single mitoses which tables of `metaphase detect` state, else 0. With
     `paper` it is the paper's study: every detection at that point (0.919 where none is stated), alone.
-    Distractors are detections below the threshold. `key` is a file outside `output`, which goes to the observer whole.
+    Distractors are detections below the threshold. `key` is a file outside `output`, which goes to the
+    observer whole.
     """
     config, key_path = config or StudyConfig(), key
     if paper:

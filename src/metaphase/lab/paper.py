@@ -179,7 +179,7 @@ def _simulated(
     def megapixels(what: str, done: int, total: int) -> None:
         report(what, done / 1e6, total / 1e6)
 
-    simulate_cohort(folder, config, frames=frames, progress=megapixels)
+    simulate_cohort(folder, config, frames=frames, progress=megapixels, replace=True)
     return read_manifest(folder / "manifest.csv")
 
 
