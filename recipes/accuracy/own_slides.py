@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tests.rehearsal import FOUR_OBSERVERS, answer
+from tests.rehearsal import answer
 
 from metaphase.analysis.cohort import cohort_slides
 from metaphase.analysis.record import load_results
@@ -52,6 +52,7 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
+from metaphase.simulation.observers import FOUR_OBSERVERS
 
 OWN, UNSEEN, PORT = ("birch", "cedar"), "dover", 8500
 TOY = """

@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from PIL import Image
-from tests.rehearsal import RADIUS_UM, true_labels
 
 from metaphase.base.arrays import RGB
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS
@@ -54,6 +53,7 @@ from metaphase.simulation.config import (
     VirtualLaboratory,
     cohort_cases,
 )
+from metaphase.simulation.observers import RADIUS_UM, true_labels
 from metaphase.simulation.rendering import render_region
 from metaphase.slides.backends import ArraySlide
 from metaphase.slides.contract import Slide

@@ -46,9 +46,10 @@ from metaphase.labels.phh3.cases import read_mitoses
 from metaphase.networks.checkpoints import load_model
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
+from metaphase.simulation.observers import FOUR_OBSERVERS
 from tests.labels.observers.projects import write_project
 from tests.learn.run_samples import TINY_LAB
-from tests.rehearsal import FOUR_OBSERVERS, answer
+from tests.rehearsal import answer
 
 
 def seen(name: str, looks: Role = "", problem: str = "") -> Seen:

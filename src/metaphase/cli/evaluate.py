@@ -217,7 +217,6 @@ def export(
     manifest: console.NeededManifest,
     output: console.Folder,
     key: Annotated[Path, typer.Option(help="File that says which patch is what; keep it from the observer.")],
-    distractors: Path | None = None,
     threshold: float | None = None,
     paper: console.Paper = False,
 ) -> None:
@@ -225,13 +224,12 @@ def export(
 
     Parameters:
         detections: Detections to judge.
-        distractors: Table of points to mix in.
         threshold: Lowest probability of a detection; by default the point that the tables state.
     """
     from metaphase.evaluation.observers import StudyConfig, export_observers
 
     study = export_observers(
-        detections, manifest, output, key=key, distractors=distractors, threshold=threshold,
+        detections, manifest, output, key=key, threshold=threshold,
         config=given(StudyConfig), paper=paper,
     )  # fmt: skip
     console.warn(*study.warnings)

@@ -25,7 +25,7 @@ from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.lab import lab
 from metaphase.cli.options import Command
 from metaphase.cli.phh3 import phh3, reference, register
-from metaphase.cli.run import configs, experiments, qupath, run
+from metaphase.cli.run import configs, experiments, paper, qupath, run
 from metaphase.cli.slides import archive, info, simulate, stain, tissue
 from metaphase.cli.train import bench, model, train
 from metaphase.cli.view import calibrate, label, review, view
@@ -78,6 +78,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     detect, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run, experiments,
+    paper,
 )  # fmt: skip
 GROUPS = {
     "review": review, "archive": archive, "lab": lab, "phh3": phh3, "label": label, "calibrate": calibrate,

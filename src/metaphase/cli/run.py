@@ -212,6 +212,40 @@ def experiments(
     console.say(f"results {job.results}")
 
 
+# ---- `metaphase paper`: every table and figure of the paper, from one's own data ----
+
+
+def paper(
+    config: Path,
+    output: console.Folder,
+    at_once: AtOnce = 1,
+) -> None:
+    """Make the paper of your data: labels from PHH3, networks, tests, then tables I to IV and figures 1 to 8.
+
+    Run the same command again to continue after a stop. The page is DIR/index.html.
+
+    Parameters:
+        config: TOML file as of `metaphase experiments` with a table [paper], or a manifest of pairs.
+    """
+    from metaphase.lab.paper import measure_elsewhere, read_paper, run_paper
+    from metaphase.lab.paper_parts import paper_parts
+    from metaphase.reports.paper import Part, write_paper_page
+
+    job, parts = read_paper(config, output), list[Part]()
+
+    def work(report: Report, watch: Callable[[States], None]) -> States:
+        states = run_paper(job, report=report, watch=watch, at_once=at_once)
+        parts.extend(paper_parts(job, measure_elsewhere(job, report)))
+        return states
+
+    states = watched(work)
+    console.stdout.print(stage_table(states))
+    for part in parts:
+        if part.missing:
+            console.say(f"{part.title}: {part.missing}")
+    console.say(f"Page: {write_paper_page(output, config.stem, parts, states)}")
+
+
 # ---- `metaphase configs` and `metaphase qupath`: configurations and scripts that come with the package ----
 
 configs = Group("Configurations that come with the package, for `metaphase run` and `experiments`.")

@@ -88,7 +88,6 @@ def model_package(
     ],
     output: console.Output,
     card: Path | None = None,
-    half: bool = True,
     as_json: console.Json = False,
 ) -> None:
     """Make a trained model ready to share: small weights, and a card with data, terms and failures.
@@ -96,13 +95,12 @@ def model_package(
     Parameters:
         output: Model to write.
         card: TOML or JSON file with data, known_failures, intended_use ...: docs/model.md.
-        half: Store 16-bit weights: half the size.
     """
     from metaphase.networks.cards import read_additions
     from metaphase.networks.checkpoints import package_model
 
     additions = None if card is None else read_additions(card)
-    written = package_model(file, output, additions=additions, half=half)
+    written = package_model(file, output, additions=additions)
     _show_written(as_json, written, output.with_suffix(".safetensors"))
 
 

@@ -23,7 +23,7 @@ from metaphase.base.settings import settings
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import PAPER_POINTS
-from metaphase.detections.table import LOOKALIKE, MITOSIS
+from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.comparison import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
 from metaphase.evaluation.operating_points import stated_point
@@ -200,7 +200,6 @@ def export_observers(
     output: Path,
     *,
     key: Path,
-    distractors: Path | None = None,
     threshold: float | None = None,
     mpp: float | None = None,
     config: StudyConfig | None = None,
@@ -210,15 +209,15 @@ def export_observers(
 
     By default that is the point for single mitoses which tables of `metaphase detect` state, else 0. With
     `paper` it is the paper's study: every detection at that point (0.919 where none is stated), alone.
-    Distractors are the points of the table `distractors` (its look-alikes, if it labels any); by default the
-    detections below the threshold. `key` is a file outside `output`, which goes to the observer whole.
+    Distractors are detections below the threshold. `key` is a file outside `output`, which goes to the
+    observer whole.
     """
     config, key_path = config or StudyConfig(), key
     if paper:
-        if distractors is not None or config.detections is not None:
+        if config.detections is not None:
             raise UsageError(
                 "the paper's study has every detection and nothing else",
-                next_step="leave --distractors and --count out, or --paper",
+                next_step="leave out how many detections there shall be, or --paper",
             )
         config = replace(config, distractors=0)
     if output.resolve() in key_path.resolve().parents:
@@ -234,16 +233,10 @@ def export_observers(
         threshold = unstated if stated is None else stated.delta
     counted = points["probability"] >= threshold
     others = points[~counted]
-    if distractors is not None:
-        given = cohort.renamed(read_detections(distractors, mpp=cohort.mpp_by_name()))
-        lookalikes = given.of_label(LOOKALIKE).table
-        others = lookalikes if len(lookalikes) else given.table
     warnings = read.warnings
     if not len(others) and config.distractors is None:
         text = "nothing is mixed with the detections: the observer knows what every patch is"
-        warnings += (
-            ResultWarning("no-distractors", text, "give candidates.parquet, --distractors, or --paper"),
-        )
+        warnings += (ResultWarning("no-distractors", text, "give candidates.parquet, or --paper"),)
     planned = plan_study(points[counted], others, config)
     _write_patches(planned, cohort, output / PATCHES, config)
     write_table(output / ANSWERS, pd.DataFrame({"item": planned["item"], "answer": ""}))

@@ -16,7 +16,7 @@ from metaphase.analysis.search import SlideSearched
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage
+from metaphase.base.stages import Facts, Report, Stage, States, Watch, run_stages, silent, stage, stage_states
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, estimate
 from metaphase.evaluation.operating_points import BenchCounts, counts_of
 from metaphase.images.inspection import slide_quality
@@ -515,7 +515,7 @@ def write_results(folder: Path, summary: Summary, measured: Mapping[str, Any], s
     content = {"laboratories": dict(summary.laboratories), "seconds": seconds, "networks": dict(measured)}
     write_text(folder / "results.json", json.dumps(content) + "\n")
     write_text(folder / "table.md", markdown(summary))
-    panels = _panels(summary, measured) if summary.rows else {}
+    panels = f1_panels(summary, measured) if summary.rows else {}
     write_experiments_page(folder, states, tables_of(summary), panels)
 
 
@@ -545,12 +545,16 @@ def run_and_write(
         if watch is not None:
             watch(states)
 
-    states = run_stages(job.stages(), job.chain.workspace, report=report, watch=keep, at_once=at_once)
+    stages, workspace = job.stages(), job.chain.workspace
+    for state in stage_states(stages, workspace):
+        if state.status != "kept" and state.stage.name.startswith("test "):  # of other slides, perhaps
+            (workspace / state.stage.writes[0]).unlink(missing_ok=True)
+    states = run_stages(stages, workspace, report=report, watch=keep, at_once=at_once)
     write_results(job.results, *summarise_job(job, also), states)
     return states
 
 
-def _panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
+def f1_panels(summary: Summary, measured: Mapping[str, Any]) -> Panels:
     """F1 against the threshold, on the training laboratory and on the others, as the paper's figure."""
     every, away = set(summary.rows[0].by_centre), set(summary.held_out)
     lines: dict[str, list[Line]] = {}

@@ -173,9 +173,12 @@ Panels = Mapping[str, Sequence[Line]]
 
 
 def network_f1_plot(panels: Panels) -> bytes:
+    """The drawing as a PNG; nothing without panels."""
+    return _png(network_f1_figure(panels)) if panels else b""
+
+
+def network_f1_figure(panels: Panels) -> Figure:
     """A panel for each group of test slides, lines of the same name in the same colour."""
-    if not panels:
-        return b""
     figure = Figure(figsize=(max(8.0, 5.4 * len(panels)), 4.1), dpi=DPI, layout="constrained")
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     for number, (title, lines) in enumerate(panels.items(), start=1):
@@ -186,7 +189,7 @@ def network_f1_plot(panels: Panels) -> bytes:
         axes.set_ylim(0, 1.02)
         axes.set_xlim(0, 1)
     _legend(figure, figure.axes[0], 4)
-    return _png(figure)
+    return figure
 
 
 def learning_plot(histories: Mapping[str, pd.DataFrame]) -> bytes:

@@ -47,7 +47,7 @@ def write_run_page(
         f1=data_uri("image/png", network_f1_plot(panels)),
         learning=data_uri("image/png", learning_plot(histories)),
         examples=[(group, [(next(images), caption) for caption in group.captions]) for group in examples],
-        **_progress(states),
+        **stage_progress(states),
         **content,
     )
     write_text(path, page)
@@ -62,12 +62,12 @@ def write_experiments_page(folder: Path, states: States, tables: Sequence[TextTa
     picture = data_uri("image/png", curves)
     write_text(
         folder / "index.html",
-        render("experiments.html", tables=tables, curves=picture, **_progress(states)),
+        render("experiments.html", tables=tables, curves=picture, **stage_progress(states)),
     )
     return folder / "index.html"
 
 
-def _progress(states: States) -> dict[str, Any]:
+def stage_progress(states: States) -> dict[str, Any]:
     """The stages of a job, and how far all of them are."""
     seconds = [state.seconds or 0 for state in states]
     return {

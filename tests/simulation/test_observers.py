@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import UsageError
-from tests.rehearsal import FOUR_OBSERVERS, Observer, simulate_answers, true_labels
+from metaphase.labels.observers.project import DEFAULT_ANSWERS
+from metaphase.simulation.observers import (
+    ARTEFACT,
+    FOUR_OBSERVERS,
+    MITOSIS,
+    NOT,
+    UNSURE,
+    Observer,
+    simulate_answers,
+    true_labels,
+)
 
 
 def test_error_rates() -> None:
@@ -48,3 +58,7 @@ def test_true_labels_come_from_the_nearest_stained_object() -> None:
     candidates = pd.DataFrame({"x": [110.0, 305.0, 500.0, 700.0, 140.0], "y": 100.0})
     expected = ["mitosis", "not", "artefact", "artefact", "artefact"]
     assert true_labels(candidates, truth, mpp=0.25).tolist() == expected
+
+
+def test_they_answer_in_the_words_of_the_labelling_page() -> None:
+    assert tuple(answer.name for answer in DEFAULT_ANSWERS) == (MITOSIS, NOT, ARTEFACT, UNSURE)

@@ -1,0 +1,399 @@
+"""The paper of one's own data: its stages one after the other, and the numbers behind its tables and figures.
+
+A folder holds `labels` (as of a laboratory's workflow), `cohort` (pairs and outside fields together),
+`training` (as of `metaphase experiments`) and `outside` (what is measured elsewhere).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from metaphase.analysis.cohort import cohort_slides
+from metaphase.analysis.scoring import count_cohort, count_points, read_cases
+from metaphase.base.errors import UsageError
+from metaphase.base.settings import (
+    PathText,
+    blamed,
+    config_files,
+    read_toml,
+    resolved,
+    settings,
+    settings_of,
+)
+from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
+from metaphase.base.tables import TableError, read_manifest, read_table, write_table
+from metaphase.counting.clinical import counts_table
+from metaphase.detections.matching import NOBODY, match
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
+from metaphase.evaluation.comparison import load_truth
+from metaphase.evaluation.datasets import read_simulated
+from metaphase.evaluation.grades import evaluate_scores
+from metaphase.evaluation.metrics import BootstrapConfig, Estimate
+from metaphase.evaluation.mitoses import evaluate_mitoses
+from metaphase.evaluation.tuning import COUNT_PARTS, tune_count, tune_mitoses
+from metaphase.lab.folder import Lab, LabSettings, RoundSettings
+from metaphase.lab.label_steps import label_steps
+from metaphase.labels.observers.project import load_project, read_items, write_project
+from metaphase.labels.observers.store import AnswerStore, Entry
+from metaphase.labels.phh3.networks import LearningConfig
+from metaphase.learn.calibration import answers_table, standing
+from metaphase.learn.chain import Chain
+from metaphase.learn.config import RunConfig, run_config
+from metaphase.learn.experiments import Experiments, run_and_write
+from metaphase.learn.run import delivered_model
+from metaphase.simulation.cohort import BOTH, simulate_cohort
+from metaphase.simulation.config import MPP, SimulationConfig
+from metaphase.simulation.observers import FOUR_OBSERVERS, right_answers, simulate_answers
+from metaphase.simulation.rendering import Frame
+
+# ---- what a file says ----
+
+
+@settings
+class PaperSection:
+    """What the tables and figures are made of, beside the pairs and what `metaphase experiments` takes."""
+
+    labels1: PathText = ""
+    """Labelling project of CNN1's candidates, answered or merged; without one, the bundled CNN1 is taken."""
+    labels2: PathText = ""
+    """That of CNN2's; without any, the bundled CNN2 is taken."""
+    rounds: RoundSettings = field(
+        default_factory=lambda: RoundSettings(round1=2000, round2=2000, unsure_share=0.0, agree=3, review=0)
+    )
+    """How many candidates simulated observers label, and how many must agree."""
+    phh3: LearningConfig = field(default_factory=LearningConfig)
+    """How CNN1 and CNN2 are trained."""
+    fields: PathText = ""
+    """Folder with the manifest and truth of labelled fields from elsewhere, as `metaphase data import` writes
+    it. Those of the split test judge, the others tune."""
+    slides: PathText = ""
+    """Manifest of slides from elsewhere with grade, proliferation or both; splits as of `fields`."""
+    study: PathText = ""
+    """Key of an observer study of the detections (`metaphase observers export`)."""
+    answers: tuple[PathText, ...] = ()
+    """Its answer sheets, each beside its folder of patches."""
+    pairs: SimulationConfig | None = None
+    """Pairs to simulate, in place of a manifest; simulated observers then label."""
+    outside: SimulationConfig | None = None
+    """Fields and slides of other laboratories to simulate, in place of `fields` and `slides`."""
+
+
+@dataclass(frozen=True)
+class PaperLab(Lab):
+    """The labels' folder, whose settings do not come from a `lab.toml`."""
+
+    said: LabSettings = field(default_factory=LabSettings)
+
+    @cached_property
+    def settings(self) -> LabSettings:
+        """Those of the paper's file."""
+        return self.said
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The settings and the folder of a run."""
+
+    root: Path
+    section: PaperSection
+    run: RunConfig
+    manifest: str
+    """Of the pairs; empty where they are simulated."""
+    device: str | None = None
+
+    @property
+    def lab(self) -> PaperLab:
+        """Where candidates become labels; with labels of one's own, the networks start from nothing."""
+        section = self.section
+        given = {"round1": int(bool(section.labels1)), "round2": int(bool(section.labels2))}
+        rounds = section.rounds if section.pairs else replace(section.rounds, **given)
+        said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3)
+        return PaperLab(self.root / "labels", self.device, said)
+
+    @cached_property
+    def job(self) -> Experiments:
+        """The experiments."""
+        return Experiments(Chain(self.run, self.root / "training", self.device))
+
+    @property
+    def bootstrap(self) -> BootstrapConfig:
+        """For intervals."""
+        return BootstrapConfig(samples=self.run.test.bootstrap)
+
+    @property
+    def outside(self) -> Path:
+        """Folder of what is measured elsewhere."""
+        return self.root / "outside"
+
+
+def read_paper(path: Path, root: Path, device: str | None = None) -> Paper:
+    """The paper of a TOML file of `metaphase experiments` with a table `[paper]`, or of a manifest of pairs,
+    for which `configs/paper.toml` has the numbers. The table of the reference standard is made here,
+    whatever the file names."""
+    is_manifest, root = path.suffix.lower() != ".toml", root.resolve()
+    with blamed(path):
+        values = read_toml(config_files()["paper"] if is_manifest else path)
+        cohort = dict(values.get("cohort", {}))
+        given = str(path) if is_manifest else resolved(path.parent, str(cohort.get("manifest", "")))
+        section = settings_of(PaperSection, values.pop("paper", {}), "paper", base=path.parent)
+        if bool(given) == bool(section.pairs):
+            raise UsageError(
+                "it names no pairs, or both a manifest and pairs to simulate",
+                next_step="give cohort.manifest or a table [paper.pairs]",
+            )
+        values["cohort"] = cohort | {"manifest": str(root / "cohort" / "manifest.csv")}
+        made_here = {"source": "phh3", "table": str(root / "cohort" / "reference.parquet")}
+        values["reference"] = dict(values.get("reference", {})) | made_here
+        return Paper(root, section, run_config(values, path.parent), given, device)
+
+
+# ---- the stages: labels, the cohort, experiments ----
+
+
+def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -> States:
+    """Do what is left of labels and experiments; each stage is kept and resumed as ever."""
+    if paper.section.pairs is not None:
+        pairs = _simulated(paper.root / "pairs", paper.section.pairs, BOTH, report)
+    else:
+        pairs = _absolute(read_manifest(paper.manifest))
+        pairs = pairs[(pairs["he"] != "") & (pairs["phh3"] != "")]
+    if pairs.empty:
+        advice = "fill its columns he and phh3"
+        raise TableError("there is no pair of slides", path=paper.manifest, next_step=advice)
+    write_table(paper.lab.manifest, pairs)
+    labelled = label_pairs(paper, report, watch)
+    _find_outside(paper, report)
+    _join_cohort(paper)
+    return (*labelled, *run_and_write(paper.job, report=report, watch=watch, at_once=at_once))
+
+
+def _simulated(
+    folder: Path, config: SimulationConfig, frames: tuple[Frame, ...], report: Report
+) -> pd.DataFrame:
+    def megapixels(what: str, done: int, total: int) -> None:
+        report(what, done / 1e6, total / 1e6)
+
+    simulate_cohort(folder, config, frames=frames, progress=megapixels, replace=True)
+    return read_manifest(folder / "manifest.csv")
+
+
+def _absolute(manifest: pd.DataFrame) -> pd.DataFrame:
+    """The manifest with paths that hold wherever it lies."""
+    for name in {"he", "phh3", "tissue"} & set(manifest.columns):
+        paths = [str(Path(one).resolve()) if one and Path(one).exists() else one for one in manifest[name]]
+        manifest = manifest.assign(**{name: paths})
+    return manifest
+
+
+def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
+    """The steps of a laboratory's workflow up to the reference standard; what people are asked is answered
+    already, or by simulated observers."""
+    lab = paper.lab
+    for number, source in ((1, paper.section.labels1), (2, paper.section.labels2)):
+        if source:
+            _take_project(Path(source), lab.round(number))
+    while True:
+        steps = label_steps(lab)
+        stages = [step.stage for step in steps]
+        states = stage_states(stages, lab.root)
+        first = next((number for number, one in enumerate(states) if one.status != "kept"), None)
+        if first is None:
+            return states
+        step = steps[first]
+        if paper.section.pairs is not None and step.prepare is not None and step.prepare(report):
+            continue
+        unanswered = [page for page in step.pages if page.answers.empty]
+        for page in unanswered:
+            _answer(paper, page.folder)
+        if not unanswered:
+            run_stages(stages[: first + 1], lab.root, report=report, watch=watch)
+
+
+def _take_project(source: Path, target: Path) -> None:
+    """A labelling project with its answers, unless they are there."""
+    given = standing(source)
+    if not given:
+        raise UsageError(
+            "nobody has answered anything there",
+            path=source,
+            next_step="label it, or take answers in with metaphase label import",
+        )
+    if target.exists():
+        if answers_table(standing(target)).equals(answers_table(given)):
+            return
+        shutil.rmtree(target)
+    write_project(target, read_items(source), load_project(source).settings)
+    with AnswerStore(load_project(target)) as store:
+        store.record_many(Entry(one.observer, one.item, one.answer, one.seconds, one.time) for one in given)
+
+
+def _answer(paper: Paper, folder: Path) -> None:
+    """Simulated observers answer: a student in round 1, four people in round 2, as in the paper."""
+    items, first = read_items(folder), folder == paper.lab.round(1)
+    observers = [one for one in FOUR_OBSERVERS if one.name == "student" or not first]
+    truths = {
+        str(case): read_table(paper.root / "pairs" / str(case) / "truth.parquet")
+        for case in items["case"].unique()
+    }
+    answers = simulate_answers(right_answers(items, truths, MPP), observers)
+    with AnswerStore(load_project(folder)) as store:
+        store.record_many(Entry(*row) for row in answers.itertuples(index=False, name=None))
+
+
+# ---- what comes from elsewhere ----
+
+FIELDS, SLIDES = "fields", "slides"
+TUNE, TEST = "tune", "test"
+
+
+def _find_outside(paper: Paper, report: Report) -> None:
+    """The manifests of fields and slides from elsewhere, and the truth of the fields, where there are any."""
+    section = paper.section
+    for kind in (FIELDS, SLIDES):
+        (paper.outside / f"{kind}.csv").unlink(missing_ok=True)
+    if section.outside is not None:
+        folder = paper.root / "elsewhere"
+        first = _simulated(folder, section.outside, ("he",), report)["laboratory"].iloc[0]  # trains
+        made = read_simulated(folder)
+        away = made.manifest[made.manifest["laboratory"] != first]
+        _write_outside(paper, FIELDS, away, made.truth)
+        _write_outside(paper, SLIDES, away)
+    if section.fields:
+        cohort, points = load_truth(Path(section.fields))
+        labelled = cohort.manifest[cohort.manifest["case"].isin(points.slides)]
+        _write_outside(paper, FIELDS, labelled, points)
+    if section.slides:
+        _write_outside(paper, SLIDES, read_manifest(section.slides))
+
+
+def _write_outside(
+    paper: Paper, kind: str, manifest: pd.DataFrame, truth: DetectionSet | None = None
+) -> None:
+    """Cases begin with the kind: a field may be called as a pair is. The split test judges, the others
+    tune; where all are of one split, every second patient judges."""
+    named = {case: f"{kind}-{case}".replace("/", "-") for case in manifest["case"]}
+    judges = manifest["split"] == TEST
+    if judges.nunique() == 1:
+        judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)
+    written = _absolute(manifest).assign(
+        case=manifest["case"].map(named),
+        patient="outside " + manifest["patient"],
+        split=judges.map({True: TEST, False: TUNE}),
+    )
+    write_table(paper.outside / f"{kind}.csv", written)
+    if truth is not None:
+        own = truth.table[truth.table["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
+        own = pd.concat([own, pd.DataFrame({"slide": truth.slides})])  # some have no point
+        own = own[own["slide"].isin(named)].assign(slide=lambda table: table["slide"].map(named))
+        write_table(paper.outside / "truth.csv", own[["slide", "x", "y", "label"]])
+
+
+def outside_manifest(paper: Paper, kind: str) -> pd.DataFrame | None:
+    """The fields or slides from elsewhere; None where there are none."""
+    path = paper.outside / f"{kind}.csv"
+    return read_manifest(path) if path.is_file() else None
+
+
+def _join_cohort(paper: Paper) -> None:
+    """One cohort of the pairs and of the fields that tune, on which the experiments are tested."""
+    manifest = read_manifest(paper.lab.cases / "manifest.csv")
+    reference = read_table(paper.lab.cases / "reference.parquet")
+    fields = outside_manifest(paper, FIELDS)
+    if fields is not None:
+        manifest = pd.concat([manifest, fields[fields["split"] == TUNE].assign(split=TEST)])
+        truth = read_table(paper.outside / "truth.csv").rename(columns={"slide": "case"})
+        reference = pd.concat([reference, truth.assign(accepted=True)])
+    write_table(Path(paper.run.cohort.manifest), manifest)
+    write_table(Path(paper.run.reference.table), reference)
+
+
+# ---- the three tasks elsewhere ----
+
+DELTAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995)
+"""Thresholds at which slides are counted, for the best Spearman correlation."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What the delivered network does on fields and slides from elsewhere; what they lack is missing."""
+
+    detections: pd.DataFrame | None = None
+    """On the fields that judge, from the tuned threshold on: slide, x, y, probability, and whether true."""
+    agreement: Mapping[str, tuple[Estimate, int]] = field(default_factory=dict)
+    """F1 of `mitoses`, kappa of `grade` and Spearman of `proliferation`, with the number of slides."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What was tuned: thresholds of mitoses and of counts, and the thetas."""
+    problems: tuple[str, ...] = ()
+    """Why something could not be tuned or judged."""
+
+
+def measure_elsewhere(paper: Paper, report: Report) -> Elsewhere:
+    """Search what comes from elsewhere with the delivered network; tune on one part, judge on the other."""
+    found = Elsewhere()
+    for kind, measured in ((FIELDS, _mitoses_elsewhere), (SLIDES, _counts_elsewhere)):
+        if outside_manifest(paper, kind) is not None:
+            try:
+                found = measured(paper, _searched(paper, kind, report), found)
+            except TableError as error:
+                found = replace(found, problems=(*found.problems, f"Nothing of {kind}: {error.problem}."))
+    return found
+
+
+def _searched(paper: Paper, kind: str, report: Report) -> Path:
+    """The table of detections of fields or slides."""
+    model, manifest = delivered_model(paper.job.chain), paper.outside / f"{kind}.csv"
+    search = paper.job.chain.split_search
+    tables = search.search(model.stem, [model], cohort_slides(manifest), report)
+    parts = [table.assign(slide=name) for name, table in tables.items()]
+    write_table(manifest.with_suffix(".parquet"), pd.concat(parts, ignore_index=True))
+    return manifest.with_suffix(".parquet")
+
+
+def _mitoses_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
+    truth, manifest = paper.outside / "truth.csv", paper.outside / f"{FIELDS}.csv"
+    matching = replace(paper.run.test.matching, missing_as_empty=True)
+    point = tune_mitoses(truth, table, manifest=manifest, split=TUNE, matching=matching)
+    chosen = replace(matching, threshold=point.delta)
+    result = evaluate_mitoses(
+        truth, table, manifest=manifest, split=TEST, matching=chosen, bootstrap=paper.bootstrap
+    )
+    every, (cohort, points) = read_table(table), load_truth(truth, manifest)
+    real = points.of_label(MITOSIS).table
+    judged = []
+    for case, mpp, *_ in cohort.of_split(TEST).frames():
+        own = every[(every["slide"] == case) & (every["probability"] >= point.delta)]
+        places = (one[["x", "y"]].to_numpy(float) * mpp for one in (own, real[real["slide"] == case]))
+        positions, truths = places
+        matched = match(positions, own["probability"].to_numpy(float), truths, matching.radius_um)
+        judged.append(own.assign(true=matched != NOBODY))
+    agreement = {"mitoses": (result.overall.f1, result.overall.slides)}
+    return replace(
+        found, detections=pd.concat(judged), agreement=agreement, numbers={"delta of mitoses": point.delta}
+    )
+
+
+def _counts_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
+    """Kappa and Spearman of the slides that judge, and what was tuned on the others."""
+    manifest, counts, card = (paper.outside / name for name in ("slides.csv", "counts.csv", "points.json"))
+    known = read_manifest(manifest)
+    parts = [part for part in COUNT_PARTS if part in known and known[part].notna().any()]
+    deltas = DELTAS if "proliferation" in parts else [*found.numbers.values(), 0.5][:1]
+    points = count_points([table], None, [one for one in deltas if one >= paper.run.test.floor])
+    counted = count_cohort(read_cases([table], manifest=manifest), points).results
+    write_table(counts, counts_table([(case, one) for case, several in counted.items() for one in several]))
+    card.unlink(missing_ok=True)
+    point = tune_count(manifest, counts, card, split=TUNE, parts=parts)
+    agreement = dict(found.agreement)
+    for part in parts:
+        judged = evaluate_scores(
+            part, manifest, counts, split=TEST, card=card, skip_missing=True, bootstrap=paper.bootstrap
+        )
+        agreement[part] = (judged.overall, len(judged.cases))
+    numbers = {f"{name} of counts": value for name, value in point.numbers.items() if value is not None}
+    return replace(found, agreement=agreement, numbers={**found.numbers, **numbers})
