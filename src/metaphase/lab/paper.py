@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from metaphase.analysis.cohort import cohort_slides
-from metaphase.analysis.scoring import count_cohort, count_points, read_cases
+from metaphase.analysis.scoring import proliferation_at, read_cases
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import (
     PathText,
@@ -28,7 +28,6 @@ from metaphase.base.settings import (
 )
 from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
 from metaphase.base.tables import TableError, read_manifest, read_table, write_table
-from metaphase.counting.clinical import counts_table
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 from metaphase.evaluation.comparison import load_truth
@@ -47,6 +46,7 @@ from metaphase.learn.chain import Chain
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.experiments import Experiments, run_and_write
 from metaphase.learn.run import delivered_model
+from metaphase.learn.sources import split_manifest
 from metaphase.simulation.cohort import BOTH, simulate_cohort
 from metaphase.simulation.config import MPP, SimulationConfig
 from metaphase.simulation.observers import FOUR_OBSERVERS, right_answers, simulate_answers
@@ -161,7 +161,7 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
     if paper.section.pairs is not None:
         pairs = _simulated(paper.root / "pairs", paper.section.pairs, BOTH, report)
     else:
-        pairs = _absolute(read_manifest(paper.manifest))
+        pairs = _absolute(split_manifest(paper.manifest, paper.run.cohort))
         pairs = pairs[(pairs["he"] != "") & (pairs["phh3"] != "")]
     if pairs.empty:
         advice = "fill its columns he and phh3"
@@ -384,9 +384,8 @@ def _counts_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
     known = read_manifest(manifest)
     parts = [part for part in COUNT_PARTS if part in known and known[part].notna().any()]
     deltas = DELTAS if "proliferation" in parts else [*found.numbers.values(), 0.5][:1]
-    points = count_points([table], None, [one for one in deltas if one >= paper.run.test.floor])
-    counted = count_cohort(read_cases([table], manifest=manifest), points).results
-    write_table(counts, counts_table([(case, one) for case, several in counted.items() for one in several]))
+    cases = read_cases([table], manifest=manifest)
+    write_table(counts, proliferation_at(cases, [one for one in deltas if one >= paper.run.test.floor]))
     card.unlink(missing_ok=True)
     point = tune_count(manifest, counts, card, split=TUNE, parts=parts)
     agreement = dict(found.agreement)
