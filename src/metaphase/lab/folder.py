@@ -14,6 +14,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.settings import Share, blamed, read_toml, refuse_unknown, settings, settings_of
 from metaphase.detections.points import points_of
+from metaphase.labels.building import BuildConfig
 from metaphase.labels.phh3.networks import LearningConfig
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.dense import DenseChain
@@ -78,6 +79,8 @@ class LabSettings:
     """Whether the bundled CNN1 and CNN2 have a say in what is labelled, and start the own ones."""
     rounds: RoundSettings = field(default_factory=RoundSettings)
     phh3: LearningConfig = field(default_factory=LearningConfig)
+    build: BuildConfig = field(default_factory=BuildConfig)
+    """How pairs are registered, and which figures become labels."""
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     page: PageSettings = field(default_factory=PageSettings)
     run: dict[str, Any] = field(default_factory=dict)

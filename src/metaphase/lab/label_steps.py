@@ -31,7 +31,13 @@ from metaphase.lab.parts import (
     outcome,
     pairs_of,
 )
-from metaphase.labels.building import build_cohort, collect_decisions, finish_cohort, network_points
+from metaphase.labels.building import (
+    BuildConfig,
+    build_cohort,
+    collect_decisions,
+    finish_cohort,
+    network_points,
+)
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import (
@@ -72,7 +78,7 @@ def label_steps(lab: Lab) -> list[Step]:
         _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
         *round2,
         _network(lab, "cnn2", "CNN2, which recognises mitoses", (*second, "cnn1"), bool(second)),
-        Step(build_reference(lab, pairs=pairs), shows=("cases/reference.csv",)),
+        Step(build_reference(lab, pairs=pairs, build=lab.settings.build), shows=("cases/reference.csv",)),
         *_review(lab),
     ]
 
@@ -258,11 +264,10 @@ def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) ->
 
 
 @stage("reference", "mitoses carried to H&E", reads=("cnn2",), writes=("cases/reference.parquet",))
-def build_reference(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...]) -> Facts:
+def build_reference(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...], build: BuildConfig) -> Facts:
     """The mitoses in H&E coordinates."""
-    built = build_cohort(
-        lab.manifest, lab.cases, network_points(()), watch=Reporting("reference standard of", report)
-    )
+    watch = Reporting("reference standard of", report)
+    built = build_cohort(lab.manifest, lab.cases, network_points(()), build, watch=watch)
     bad = {one.case: one.reason for one in built.failures}
     facts: Facts = {"points": len(built.table), "accepted": int(built.table["accepted"].sum())}
     return facts | ({FAILED: bad} if bad else {})

@@ -38,6 +38,7 @@ from metaphase.evaluation.mitoses import evaluate_mitoses
 from metaphase.evaluation.tuning import COUNT_PARTS, tune_count, tune_mitoses
 from metaphase.lab.folder import Lab, LabSettings, RoundSettings
 from metaphase.lab.label_steps import label_steps
+from metaphase.labels.building import BuildConfig
 from metaphase.labels.observers.project import load_project, read_items, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.networks import LearningConfig
@@ -69,6 +70,8 @@ class PaperSection:
     """How many candidates simulated observers label, and how many must agree."""
     phh3: LearningConfig = field(default_factory=LearningConfig)
     """How CNN1 and CNN2 are trained."""
+    build: BuildConfig = field(default_factory=BuildConfig)
+    """How pairs are registered, by default not as in the paper, and which figures become labels."""
     fields: PathText = ""
     """Folder with the manifest and truth of labelled fields from elsewhere, as `metaphase data import` writes
     it. Those of the split test judge, the others tune."""
@@ -113,7 +116,7 @@ class Paper:
         section = self.section
         given = {"round1": int(bool(section.labels1)), "round2": int(bool(section.labels2))}
         rounds = section.rounds if section.pairs else replace(section.rounds, **given)
-        said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3)
+        said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3, build=section.build)
         return PaperLab(self.root / "labels", self.device, said)
 
     @cached_property
