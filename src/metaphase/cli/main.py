@@ -77,7 +77,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    demo, detect, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run, experiments,
+    detect, demo, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run,
+    experiments,
 )  # fmt: skip
 GROUPS = {
     "review": review, "archive": archive, "lab": lab, "phh3": phh3, "label": label, "calibrate": calibrate,

@@ -19,10 +19,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 from pydantic import TypeAdapter
 from scipy.special import logit, logsumexp
-from scipy.stats import norm, poisson
-from scipy.stats import t as student
 
 from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
@@ -146,7 +145,9 @@ def tally(log_odds: Floats, answer: Floats, area_mm2: float, added: int = 0) -> 
 def densities_by_bin(prior: LaboratoryPrior) -> tuple[Floats, Floats, Floats]:
     """(shapes, bins) of figures, look-alikes, and company of figures; figures sum to what is listed."""
     edges = np.append(EDGES, np.inf)
-    figures = (1 - prior.unlisted) * np.diff(norm.cdf((edges - SHAPES[:, :1]) / prior.width), axis=1)
+    figures = (1 - prior.unlisted) * np.diff(
+        scipy.stats.norm.cdf((edges - SHAPES[:, :1]) / prior.width), axis=1
+    )
 
     def falling(rate: Floats | float) -> Floats:
         return np.asarray(-np.diff(np.exp(-rate * (edges - edges[0])), axis=-1))
@@ -192,7 +193,7 @@ def slide_likelihood(
     value = value - circle.area_mm2 * weight * (density[:, None] * listed + density)
     if circle.added:  # so many, at least, the detector did not list
         beyond = circle.area_mm2 * density[:, None] * (1 - figures.sum(axis=1))[:, None, None]
-        value = value + poisson.logsf(circle.added - 1, np.maximum(beyond, 1e-9))
+        value = value + scipy.stats.poisson.logsf(circle.added - 1, np.maximum(beyond, 1e-9))
     if rest.area_mm2 <= LEAST_REST_MM2:
         value = value + _normal(DENSITIES, *prior.figures)[:, None] + _normal(DENSITIES, *prior.lookalikes)
     else:
@@ -249,7 +250,7 @@ def slide_prior(shapes: Iterable[Floats], prior: LaboratoryPrior) -> Floats:
     kernels = _slides_of(prior)
     parts = (prior.shift, prior.fall, prior.company)
     posterior = np.log(prior.spread_weights)[:, None] + sum(
-        student.logpdf((SHAPES[:, number] - middle) / scale, prior.freedom)
+        scipy.stats.t.logpdf((SHAPES[:, number] - middle) / scale, prior.freedom)
         for number, (middle, scale) in enumerate(parts)
     )
     for likelihood in shapes:
@@ -293,6 +294,7 @@ def draw_figures(
     listed = sum(generator.binomial(number.astype(np.int64), chance).sum(axis=1) for number, chance in parts)
     expected = circle.area_mm2 * ones[:, 0] * (1 - figures.sum(axis=1))
     # What was added is among those that the detector did not list.
+    poisson = scipy.stats.poisson
     least = poisson.cdf(circle.added - 1, expected)
     missing = poisson.ppf(least + generator.uniform(size=DRAWS) * (1 - least), expected) - circle.added
     unmarked = np.maximum(np.nan_to_num(missing, posinf=0), 0).astype(np.int64)

@@ -11,10 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import scipy
 from pydantic import Field, NonNegativeInt, PositiveFloat
-from scipy.fft import fftshift, irfft2, rfft2
-from scipy.ndimage import gaussian_filter
-from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
@@ -351,8 +349,10 @@ class DensityMap:
 def density_map(cells: CellGrid, sigma_um: float) -> DensityMap:
     """Smooth mitoses and tissue alike and divide: what lies beyond the edge of the tissue does not dilute."""
     sigma = sigma_um / cells.step_um
-    mitoses = gaussian_filter(cells.mitoses, sigma, mode="constant")
-    tissue = gaussian_filter(cells.tissue_mm2, sigma, mode="constant" if cells.ends else "nearest")
+    mitoses = scipy.ndimage.gaussian_filter(cells.mitoses, sigma, mode="constant")
+    tissue = scipy.ndimage.gaussian_filter(
+        cells.tissue_mm2, sigma, mode="constant" if cells.ends else "nearest"
+    )
     least = LEAST_TISSUE * (cells.step_um / 1000) ** 2
     density = np.where(cells.tissue_mm2 > 0, mitoses / np.maximum(tissue, least), 0)
     return DensityMap(density.astype(np.float32), cells.x, cells.y, cells.step_px)
@@ -423,7 +423,7 @@ def clustering(points_um: Points, cells: CellGrid, radius_um: float) -> float:
     total = len(points_um)
     if total < 2:
         return math.nan
-    tree = cKDTree(points_um)
+    tree = scipy.spatial.cKDTree(points_um)
     pairs = int(tree.count_neighbors(tree, radius_um)) - total
     return pairs / (total * (total - 1)) / near_by_chance(cells, radius_um)
 
@@ -432,7 +432,7 @@ def near_by_chance(cells: CellGrid, radius_um: float) -> float:
     """Probability that two points thrown anywhere on the tissue are within `radius_um` of each other."""
     tissue = cells.tissue_mm2
     size = [2 * side - 1 for side in tissue.shape]
-    together = fftshift(irfft2(np.abs(rfft2(tissue, size)) ** 2, size))
+    together = scipy.fft.fftshift(scipy.fft.irfft2(np.abs(scipy.fft.rfft2(tissue, size)) ** 2, size))
     rows, columns = (np.arange(-side + 1, side) * cells.step_um for side in tissue.shape)
     near = rows[:, None] ** 2 + columns**2 <= radius_um**2
     return float(together[near].sum() / tissue.sum() ** 2)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from scipy.ndimage import correlate1d
+import scipy
 from scipy.special import expit, logit
 
 from metaphase.base.arrays import AnyFloats, Floats, Floats32, Integers, Mask
@@ -120,8 +120,8 @@ def placed(places: Integers, values: AnyFloats) -> Peaks:
 
 
 def _averaged(values: Floats32, weights: Floats, reach: int) -> Floats:
-    rows: Floats = correlate1d(values, weights, axis=1, mode="nearest", output=np.float64)
-    both: Floats = correlate1d(rows, weights, axis=2, mode="nearest")
+    rows: Floats = scipy.ndimage.correlate1d(values, weights, axis=1, mode="nearest", output=np.float64)
+    both: Floats = scipy.ndimage.correlate1d(rows, weights, axis=2, mode="nearest")
     return both[:, reach:-reach, reach:-reach]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-from scipy.ndimage import binary_dilation
+import scipy
 from scipy.special import expit
 
 from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32, Mask
@@ -257,7 +257,7 @@ def _grown(mask: MaskGrid, margin: float) -> MaskGrid:
     """The mask with `margin` level-0 pixels more: a peak may lie a little beside the output that found it."""
     reach = 2 * math.ceil(margin / mask.scale) + 1
     padded = np.pad(mask.mask, reach // 2)
-    grown = binary_dilation(padded, np.ones((reach, reach), bool))
+    grown = scipy.ndimage.binary_dilation(padded, np.ones((reach, reach), bool))
     offset = reach // 2 * mask.scale
     return MaskGrid(grown, mask.x - offset, mask.y - offset, mask.scale)
 
