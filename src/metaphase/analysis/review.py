@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import scipy
 from scipy.special import expit, logit
 
@@ -16,6 +15,7 @@ from metaphase.analysis.index import INDEX, write_cohort
 from metaphase.analysis.record import CANDIDATES, SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import claimed
 from metaphase.base.tables import Remark, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide

@@ -9,12 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.journal import JOURNAL, Peaks, ProbabilityMap, TileJournal
 from metaphase.base.arrays import Box
 from metaphase.base.errors import SlideError
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.sharing.batch import Progress
 from metaphase.base.stages import Report

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import scipy
 from pydantic import computed_field
 
 from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings, several, unique
+from metaphase.base.later import pandas as pd
 from metaphase.base.typed import Number, Stored
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.likely import (

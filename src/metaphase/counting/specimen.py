@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import scipy
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
+from metaphase.base.later import pandas as pd
 from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Hotspot, Lattice, lattice_around, lattice_counts

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 import scipy
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
+from metaphase.base.later import pandas as pd
 from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
