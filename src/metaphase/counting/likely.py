@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import scipy
 from pydantic import TypeAdapter
-from scipy.special import logit, logsumexp
 
 from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
@@ -29,7 +28,8 @@ from metaphase.base.settings import Share, settings
 
 LISTED_FROM = 0.1
 """Probability from which on all detections are known."""
-EDGES = logit(np.array([LISTED_FROM, 0.15, 0.2, 0.27, 0.35, 0.45, 0.55, 0.65, 0.75, 0.83, 0.9, 0.95, 0.98]))
+_BEGINS = np.array([LISTED_FROM, 0.15, 0.2, 0.27, 0.35, 0.45, 0.55, 0.65, 0.75, 0.83, 0.9, 0.95, 0.98])
+EDGES = np.log(_BEGINS / (1 - _BEGINS))
 """Log-odds at which the bins begin."""
 SHIFTS = np.arange(-2.95, 4.3, 0.65)
 FALLS = np.log([0.42, 0.58, 0.8, 1.08, 1.45, 2.0])
@@ -52,7 +52,7 @@ CLEAREST = 1e-4
 
 def log_odds(probability: Floats) -> Floats:
     """Of a probability, not beyond what is clear."""
-    return np.asarray(logit(np.clip(probability, CLEAREST, 1 - CLEAREST)))
+    return np.asarray(scipy.special.logit(np.clip(probability, CLEAREST, 1 - CLEAREST)))
 
 
 @settings
@@ -255,13 +255,13 @@ def slide_prior(shapes: Iterable[Floats], prior: LaboratoryPrior) -> Floats:
     )
     for likelihood in shapes:
         posterior = posterior + np.log(kernels @ np.exp(likelihood - likelihood.max()) + 1e-300)
-    weights = np.exp(posterior - logsumexp(posterior))
+    weights = np.exp(posterior - scipy.special.logsumexp(posterior))
     return np.asarray(np.log(np.einsum("sk,skj->j", weights, kernels) + 1e-300))
 
 
 def by_shape(likelihood: Floats) -> Floats:
     """Log-likelihood of a slide by its shape alone."""
-    return np.asarray(logsumexp(likelihood, axis=(1, 2)))
+    return np.asarray(scipy.special.logsumexp(likelihood, axis=(1, 2)))
 
 
 def draw_figures(

@@ -9,7 +9,6 @@ from itertools import islice
 
 import numpy as np
 import scipy
-from scipy.special import expit
 
 from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32, Mask
 from metaphase.base.errors import ModelError, UsageError
@@ -198,7 +197,7 @@ def _answered(
         for first in range(0, len(rows), at_once):
             some = slice(first, first + at_once)
             logits[rows[some]] = engine.final_logits(squares[some])
-    probability = expit(engine.calibration(logits)).astype(np.float32)
+    probability = scipy.special.expit(engine.calibration(logits)).astype(np.float32)
     order = np.argsort(-probability, kind="stable")
     return replace(points, probability=probability).taken(order[probability[order] >= floor])
 
