@@ -62,6 +62,11 @@ class Detector:
     atypical: Path | None = None
     """Weights of the network that tells atypical figures."""
 
+    def built(self) -> Detector:
+        """With networks of PyTorch in place of those that are stored."""
+        second = self.second and replace(self.second, network=_built(self.second.network))
+        return replace(self, networks=tuple(map(_built, self.networks)), second=second)
+
     @property
     def tells_atypical(self) -> str:
         """Checksum of the network that tells atypical figures; empty where none does."""
@@ -210,9 +215,8 @@ class ReadyDetector:
         from metaphase.networks.engine.engine import Engine
 
         _ = self.decoders  # they begin while the engine is made
-        networks = [built(each) for each in self.detector.networks]
-        second = None if second is None else replace(second, network=built(second.network))
-        return Engine(networks, self.config, second, calibration)  # type: ignore[arg-type]
+        detector = self.detector.built()
+        return Engine(detector.networks, self.config, detector.second, calibration)  # type: ignore[arg-type]
 
     @property
     def _by_graphs(self) -> bool:
@@ -320,7 +324,7 @@ def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
     return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 
-def built(network: AnyNetwork) -> AnyNetwork:
+def _built(network: AnyNetwork) -> AnyNetwork:
     """A network of PyTorch, of its file where it is stored."""
     if not isinstance(network, StoredNetwork):
         return network
@@ -331,11 +335,12 @@ def built(network: AnyNetwork) -> AnyNetwork:
 
 def _graph(network: AnyNetwork, card: ModelCard) -> OnnxNetwork:
     """The graph of a network: that of the package, or one that PyTorch's layers become."""
-    if (bundled := bundled_graph(card)) is not None:
+    bundled = bundled_graph(card) if isinstance(network, StoredNetwork) else None
+    if bundled is not None:
         return load_onnx(bundled)[0]
     from metaphase.networks.exporting import graph_of
 
-    return graph_of(built(network), card)  # type: ignore[arg-type]
+    return graph_of(_built(network), card)  # type: ignore[arg-type]
 
 
 def _second(path: Path, card: ModelCard) -> Second[AnyNetwork] | None:
