@@ -71,6 +71,7 @@ bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios w
 	$(BIN)/python benchmarks/onnx_speed.py
 	$(BIN)/python benchmarks/counting_speed.py
 	$(BIN)/python -m benchmarks.viewing
+	$(BIN)/python benchmarks/starting.py
 
 site: $(READY)  ## the documentation as pages that open offline, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
