@@ -60,8 +60,8 @@ def seconds(words: str, source: Path, folder: Path) -> tuple[float, float]:
 def imported(words: str, source: Path, folder: Path) -> list[str]:
     """The heavy modules that a command imports."""
     said = command(words, source, folder, "-X", "importtime").stderr
-    names = set(re.findall(r"^import time:.*\| +(\S+)$", said, re.MULTILINE))
-    return [name for name in HEAVY if name in names]
+    names = re.findall(r"^import time:.*\| +(\S+)$", said, re.MULTILINE)
+    return [one for one in HEAVY if any(f"{name}.".startswith(f"{one}.") for name in names)]
 
 
 def main() -> int:
