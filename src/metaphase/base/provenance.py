@@ -39,7 +39,7 @@ PIECE_BYTES, PIECES = 64 << 10, 512
 """... of larger ones so many pieces, spread evenly and with both ends among them."""
 MOST_DIFFERENCES = 3
 EXACT = 1 << 53
-"""Up to here 8.0 counts as 8; whole floats beyond it stay floats, whose hundreds of digits no JSON reader keeps."""
+"""Up to here 8.0 counts as 8; whole floats beyond it stay floats: no JSON reader keeps hundreds of digits."""
 CHECK = "check"
 """Entry of a note: checksum of the others."""
 _DECIDES = "decides"
