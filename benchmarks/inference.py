@@ -343,7 +343,7 @@ def chosen_networks(
 ) -> Iterator[tuple[str, nn.Sequential, Second[nn.Sequential] | None]]:
     """Each by its name, with its re-check: trained ones, or made-up ones of each kind and width."""
     for model in arguments.model:
-        detector = load_detector([model])
+        detector = load_detector([model]).built()
         yield Path(model).stem, detector.networks[0], detector.second  # type: ignore[misc]
     for kind in () if arguments.model else arguments.networks:
         for gamma in arguments.gamma:

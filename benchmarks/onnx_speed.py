@@ -134,7 +134,8 @@ def engines(model: str, ways: list[str]) -> dict[str, TileEngine]:
     if "float32" in ways:
         made["float32"] = ReadyDetector(detector, exact).engine
     if "torch" in ways:
-        made["torch"] = Engine(detector.networks, exact, detector.second, detector.calibration)  # type: ignore[arg-type]
+        plain = detector.built()
+        made["torch"] = Engine(plain.networks, exact, plain.second, plain.calibration)  # type: ignore[arg-type]
     return made
 
 

@@ -52,7 +52,7 @@ def opponent() -> Callable[[RGB], Any] | None:
     """The recipe for one patch, of albumentations and scikit-image; None where these are missing."""
     if not all(importlib.util.find_spec(name) for name in ("albumentations", "skimage")):
         return None
-    import albumentations as A  # type: ignore[import-untyped, unused-ignore]
+    import albumentations as A  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from skimage.color import hed2rgb, rgb2hed
 
     rng = np.random.default_rng(0)

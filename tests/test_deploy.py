@@ -15,6 +15,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import metaphase
+from metaphase.base.settings import fields_of_view
+from metaphase.networks.cards import parse_card
+from metaphase.networks.engine.onnx import load_onnx
 from tests.analysis.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]
@@ -100,6 +104,37 @@ def test_locks_hold_all_that_is_needed(lock: str, runtime: str) -> None:
     assert all(re.fullmatch(r"(?s)[\w.-]+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+", one) for one in locked)
     missing = {re.split(r"[><=]", one)[0].lower().replace("_", "-") for one in wanted} - named
     assert missing == set(), "run make locks"
+
+
+CONDA = {"opencv-python-headless": "py-opencv", "matplotlib": "matplotlib-base"}
+"""What packages are called there; OpenSlide itself comes with `openslide-python`."""
+
+
+def test_the_conda_recipe_needs_what_the_package_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["light"]]
+    named = dict(re.split("(?=>=)", one, maxsplit=1) for one in wanted if "openslide-bin" not in one)
+    recipe = (DEPLOY / "meta.yaml").read_text()
+    stated = dict(re.findall(r"^    - ([\w-]+) (>=\S+)$", recipe, re.MULTILINE))
+    assert stated.pop("python") == project["requires-python"]
+    assert stated == {CONDA.get(name, name): least for name, least in named.items()}
+    assert f"license: {project['license']}\n" in recipe
+
+
+def test_the_wheel_holds_all_that_a_newcomer_needs() -> None:
+    """Graphs of the very weights, their cards, and the fields with their licence."""
+    models = Path(metaphase.__file__).parent / "models"
+    for name in ("breast", "breast-second"):
+        weights, graph = (parse_card(models / folder / f"{name}.json") for folder in (".", "onnx"))
+        eight_bits = graph.eight_bits and graph.eight_bits.model_copy(update={"graph_sha256": ""})
+        assert graph.model_copy(update={"graph_sha256": "", "eight_bits": eight_bits}) == weights, (
+            "make graphs"
+        )
+        load_onnx(models / "onnx" / f"{name}.onnx")
+    (folder,) = {path.parent for path in fields_of_view().values()}
+    assert "CC BY 4.0" in (folder / "LICENSE.txt").read_text()
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
+    assert f"src/metaphase/{folder.name}/LICENSE.txt" in listed
 
 
 def test_no_direct_dependency_is_newer_than_what_was_tested() -> None:

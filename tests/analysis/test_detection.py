@@ -161,8 +161,8 @@ def test_probability_map_shows_the_peaks(tmp_path: Path, he_slide: Path, detecto
 
 
 def test_an_ensemble_is_the_mean(he_slide: Path, model: Path, detector: Detector) -> None:
-    twice, engine = load_detector([model, model]), Engine(detector.networks, CPU)
-    both = Engine(twice.networks, CPU)
+    twice, engine = load_detector([model, model]), Engine(detector.built().networks, CPU)
+    both = Engine(twice.built().networks, CPU)
     with open_slide(he_slide) as slide:
         tile = slide.read(100, 100, 200, 200)
     np.testing.assert_allclose(both.probability_map(tile), engine.probability_map(tile), atol=1e-5)

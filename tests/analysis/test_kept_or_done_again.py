@@ -284,7 +284,7 @@ def test_a_search_that_is_stopped_goes_on_within_a_slide(tmp_path: Path, he_slid
 
 
 def test_the_limit_of_peaks_is_enforced_in_detect(tmp_path: Path, he_slide: Path, model: Path) -> None:
-    detector = load_detector([model])
+    detector = load_detector([model]).built()
     peaks = PeakConfig(floor=0.01, max_peaks=5)
     with open_slide(he_slide) as slide:
         tissue = TissueSource(whole=True).of(slide)

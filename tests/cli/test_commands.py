@@ -12,7 +12,10 @@ import pytest
 from PIL import Image
 
 from metaphase.slides.writer import PyramidFormat, write_pyramid
+from tests.analysis.conftest import he_slide, model
 from tests.cli.running import run
+
+__all__ = ["he_slide", "model"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,31 @@ def test_help_of_detect_begins_with_what_most_people_need() -> None:
     first = lines[: next(number for number, line in enumerate(lines) if "─ Exports" in line)]
     assert any("--threshold" in line for line in first)
     assert not any("--workers" in line for line in first)
+
+
+STARTED = """
+import sys
+from typer.testing import CliRunner
+from metaphase.cli.main import app
+for at, words in enumerate(sys.argv[1:]):
+    done = CliRunner().invoke(app, words.split("|"))
+    assert done.exit_code == 0, done.output
+    never = {"torch", "onnx", "matplotlib", "scipy.optimize", "scipy.stats", "skimage", "dask"}
+    tables = {"pandas", "scipy.special"} if words.split("|")[0] != "detect" or "--help" in words else set()
+    found = (never | tables) & set(sys.modules)
+    assert not found, (words, found)
+"""
+
+
+def test_commands_that_search_nothing_import_nothing_heavy(
+    tmp_path: Path, he_slide: Path, model: Path
+) -> None:
+    """What is kept is shown by what is kept; tables are for those who touch them."""
+    kept = ["detect", str(he_slide), "-o", str(tmp_path), "--model", str(model), "--device", "cpu"]
+    assert run(*kept).returncode == 0
+    started = ["detect|--help", "view|--help", "configs|list", "model|info|breast", f"info|{he_slide}"]
+    commands = [*started, f"score|{tmp_path}", "|".join(kept)]
+    subprocess.run([sys.executable, "-c", STARTED, *commands], check=True)
 
 
 def test_nothing_heavy_is_imported_for_help() -> None:

@@ -15,8 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from metaphase.base import settings
 from metaphase.cli.detect import _end
+from metaphase.cli.main import app
 from metaphase.counting.clinical import Count, Likely, MitoticScore
 from metaphase.detections.points import StatedPoints
 from tests.analysis.conftest import he_slide, model
@@ -224,3 +227,18 @@ def test_two_commands_in_one_folder_share_the_work(tmp_path: Path, he_slide: Pat
     assert sorted(line[0] for line in searched) == ["a", "b"]
     assert not (shared / ".batch").exists()
     assert list(pd.read_parquet(shared / "candidates.parquet")["slide"].unique()) == ["a", "b"]
+
+
+def test_the_demonstration_finds_a_real_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a part of a field that has one 320, 240 px from its corner."""
+    part = tmp_path / "part.png"
+    Image.open(settings.fields_of_view()["brecahad-10033"]).crop((295, 0, 935, 560)).save(part)
+    monkeypatch.setattr(settings, "fields_of_view", lambda: {"part": part})
+    done = CliRunner().invoke(app, ["demo", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    results = tmp_path / "out" / "results"
+    assert str(results / "carcinoma" / "report.html") in done.stdout.replace("\n", "")
+    found = pd.read_parquet(results / "carcinoma" / "detections.parquet").query("counted")
+    away = np.hypot(found["x"] - 256 - 320, found["y"] - 256 - 240)
+    assert away.min() < 30
+    assert len(found) < 6

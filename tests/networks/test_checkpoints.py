@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from metaphase.base.errors import ModelError
 from metaphase.detections.points import OperatingPoint
 from metaphase.networks.architectures import build_network
-from metaphase.networks.cards import ModelCard, NetworkSpec, vouched_card
+from metaphase.networks.cards import ModelCard, NetworkSpec, stored_network
 from metaphase.networks.checkpoints import load_model, save_model
 
 SPEC = NetworkSpec(gamma=0.05)
@@ -62,7 +62,7 @@ def test_weights_of_another_model_are_noticed(model: Path) -> None:
 @pytest.mark.parametrize("stated", ["", "0" * 64])
 def test_a_card_that_does_not_vouch_for_its_weights_is_not_trusted(model: Path, stated: str) -> None:
     vouch_for(model, stated)
-    for read in (load_model, vouched_card):
+    for read in (load_model, stored_network):
         with pytest.raises(ModelError, match="the weights are not what the card describes"):
             read(model)
 

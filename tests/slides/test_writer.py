@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from metaphase.base.arrays import Box
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.slides.opening import open_slide
-from metaphase.slides.writer import PyramidFormat, write_pyramid
+from metaphase.slides.writer import FADE_PX, GLASS, GLASS_PX, PyramidFormat, write_fields, write_pyramid
 from tests.slides.images import blob_image, halved, noise_image
 
 
@@ -145,3 +145,17 @@ def test_tile_of_the_wrong_shape_is_refused(tmp_path: Path) -> None:
 def test_impossible_formats(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         PyramidFormat(**{"mpp": 0.25, **wrong})
+
+
+def test_fields_become_one_slide(tmp_path: Path) -> None:
+    """Two in a row; away from their edges they are what they were, between them is glass."""
+    rng = np.random.default_rng(0)
+    fields = [np.full((160, 240, 3), rng.integers(60, 200, 3), np.uint8) for _ in range(3)]
+    write_fields(tmp_path / "slide.tif", fields, 0.25)
+    with open_slide(tmp_path / "slide.tif") as slide:
+        assert (slide.width, slide.height, slide.mpp) == (3 * GLASS_PX + 480, 3 * GLASS_PX + 320, 0.25)
+        for number, one in enumerate(fields):
+            x, y = GLASS_PX + number % 2 * (GLASS_PX + 240), GLASS_PX + number // 2 * (GLASS_PX + 160)
+            inside = slide.read(x + FADE_PX, y + FADE_PX, 240 - 2 * FADE_PX, 160 - 2 * FADE_PX, 0.25)
+            assert np.abs(inside.astype(int) - one[0, 0]).max() <= 6
+        assert np.abs(slide.read(0, 0, GLASS_PX - 8, slide.height, 0.25).astype(int) - GLASS).max() <= 2

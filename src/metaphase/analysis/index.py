@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from metaphase.analysis.record import REPORT, SCHEMA, SlideResult, load_result
 from metaphase.base.errors import MetaphaseError, ResultWarning
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import account_of, fingerprint_of
 from metaphase.base.remote import is_url
 from metaphase.base.sharing.batch import forget_failures, known_failures, one_at_a_time

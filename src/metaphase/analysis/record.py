@@ -23,12 +23,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 from pydantic import AfterValidator, Field
 
 from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import is_file, parsing, read_json, state_of
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
 from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from scipy.spatial import cKDTree
+import scipy
 from scipy.special import expit, logit
 
 from metaphase.analysis.index import INDEX, write_cohort
 from metaphase.analysis.record import SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import claimed
 from metaphase.base.tables import Remark, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide
@@ -64,7 +64,7 @@ def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig
     group = np.select([inside & counted, inside & near], [0, 1], 2)
     company = np.ones(len(positions))  # counted detections within a hotspot's radius, as a share of the most
     if counted.any():
-        tree, radius_px = cKDTree(positions[counted]), config.radius_um / mpp
+        tree, radius_px = scipy.spatial.cKDTree(positions[counted]), config.radius_um / mpp
         near_by = tree.query_ball_point(positions, radius_px, return_length=True).astype(float)
         company = near_by / max(1.0, near_by.max())
     low, high = 1e-6, 1 - 1e-6

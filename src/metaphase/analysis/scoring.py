@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from metaphase.analysis.record import SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file
+from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score

@@ -9,12 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.journal import JOURNAL, Peaks, ProbabilityMap, TileJournal
 from metaphase.base.arrays import Box
 from metaphase.base.errors import SlideError
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import Ingredients, fingerprint_of
 from metaphase.base.sharing.batch import Progress
 from metaphase.base.stages import Report
@@ -22,7 +22,7 @@ from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.images.inspection import named_positions
 from metaphase.images.tissue.finding import TissueMask, TissueSource
-from metaphase.networks.cards import Identity, vouched_card
+from metaphase.networks.cards import Identity, stored_network
 from metaphase.networks.detector import ReadyDetector, identities_of, load_detector
 from metaphase.networks.engine.searching import TileEngine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
@@ -182,7 +182,7 @@ class SplitSearch:
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report
     ) -> dict[str, pd.DataFrame]:
         """Detections `x, y, probability` of each slide by a network, or by the mean of several."""
-        networks = identities_of([vouched_card(model) for model in models])
+        networks = identities_of([stored_network(model).card for model in models])
         config = EngineConfig(device=self.device)
         ready: ReadyDetector | None = None
         tables = {}

@@ -18,8 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import pandas as pd
-
 from metaphase.analysis.journal import read_probabilities
 from metaphase.analysis.record import (
     AGAIN,
@@ -57,6 +55,7 @@ from metaphase.base.errors import (
 )
 from metaphase.base.files import explained
 from metaphase.base.foreign import parsing
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import fingerprint_of
 from metaphase.base.stages import (
     Facts,

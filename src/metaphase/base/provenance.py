@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
 from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, read_json, state_of
+from metaphase.base.later import pandas as pd
 from metaphase.base.remote import location
 from metaphase.version import __version__
 
@@ -39,7 +39,7 @@ PIECE_BYTES, PIECES = 64 << 10, 512
 """... of larger ones so many pieces, spread evenly and with both ends among them."""
 MOST_DIFFERENCES = 3
 EXACT = 1 << 53
-"""Up to here 8.0 counts as 8; of whole floats beyond it no JSON reader keeps the hundreds of digits."""
+"""Up to here 8.0 counts as 8; whole floats beyond it stay floats: no JSON reader keeps hundreds of digits."""
 CHECK = "check"
 """Entry of a note: checksum of the others."""
 _DECIDES = "decides"
@@ -157,8 +157,6 @@ def account_of(value: Any, stage: str = "") -> Any:
         return account_of(value.account(), stage)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_of(value, stage)
-    if isinstance(value, pd.DataFrame):
-        return table_fingerprint(value)
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.size <= 64:
@@ -167,6 +165,8 @@ def account_of(value: Any, stage: str = "") -> Any:
         return f"{array.dtype} {array.shape} {digest.hexdigest()}"
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [account_of(item, stage) for item in value]
+    if isinstance(value, pd.DataFrame):
+        return table_fingerprint(value)
     advice = "wrap it in FileContent or SlideSource" if isinstance(value, Path) else "give it an account()"
     raise TypeError(f"a {type(value).__name__} does not say what of it decides a result: {advice}")
 

@@ -261,6 +261,11 @@ def qupath_scripts() -> dict[str, Path]:
     return _files_of("qupath", "*.groovy")
 
 
+def fields_of_view() -> dict[str, Path]:
+    """Fields of a real carcinoma by name; `LICENSE.txt` beside them says whose they are."""
+    return _files_of("fields", "*.jpg")
+
+
 def _files_of(folder: str, pattern: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(str(files("metaphase") / folder)).glob(pattern))}
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from pyarrow import parquet
 
 from metaphase.base.arrays import BELIEVABLE_MPP
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import RAISE_LIMITS, finite, parse_json, parsing, raised, read_bytes
+from metaphase.base.later import pandas as pd
 from metaphase.base.remote import is_url, location
 
 _log = logging.getLogger(__name__)
@@ -115,7 +114,7 @@ def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
         keep_default_na=False,
         na_values=missing,
     )
-    texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+    texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
     for name in texts:
         frame[name] = frame[name].map(text_of_cell, na_action="ignore")
     frame.columns = pd.Index([text_of_cell(name) for name in frame.columns])
@@ -151,7 +150,7 @@ def write_table(path: str | Path, frame: pd.DataFrame) -> None:
         if temporary.suffix.lower() == ".parquet":
             frame.to_parquet(temporary, index=False, write_page_checksum=True)
             return
-        texts = [name for name in frame.columns if not is_numeric_dtype(frame[name])]
+        texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
         safe = frame.copy()
         for name in texts:
             safe[name] = frame[name].map(_as_cell, na_action="ignore")
@@ -230,7 +229,7 @@ def numbers_of(column: pd.Series[Any]) -> pd.Series[float]:
 
 
 def _is_numeric(column: pd.Series[Any]) -> bool:
-    return is_numeric_dtype(column) and not is_bool_dtype(column)
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _is_number(cell: Any) -> bool:

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import described
 from metaphase.cli.console import complain, tell, warn
-from metaphase.cli.detect import convert, data, detect, score
+from metaphase.cli.detect import convert, data, demo, detect, score
 from metaphase.cli.evaluate import evaluate, observers
 from metaphase.cli.lab import lab
 from metaphase.cli.options import Command
@@ -77,8 +77,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    detect, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run, experiments,
-    paper,
+    detect, demo, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run,
+    experiments, paper,
 )  # fmt: skip
 GROUPS = {
     "review": review, "archive": archive, "lab": lab, "phh3": phh3, "label": label, "calibrate": calibrate,

@@ -72,12 +72,16 @@ def model_info(
     as_json: console.Json = False,
 ) -> None:
     """Show what a model is, what it was trained on, and how good it is."""
-    from metaphase.networks.architectures import parameter_count
-    from metaphase.networks.cards import named_model
-    from metaphase.networks.checkpoints import load_model
+    from metaphase.networks.cards import named_model, stored_network
+    from metaphase.networks.engine.onnx import load_onnx
 
-    network, card = load_model(named_model(file))
-    facts = [*_facts(card), ("parameters", f"{parameter_count(network):,}")]
+    path, more = named_model(file), []
+    if path.suffix == ".onnx":
+        _, card = load_onnx(path)
+    else:
+        stored = stored_network(path)
+        card, more = stored.card, [("parameters", f"{stored.parameters:,}")]
+    facts = [*_facts(card), *more]
     console.answer(as_json, card.model_dump(mode="json"), console.facts_table(facts))
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
+import scipy
 from pydantic import computed_field
-from scipy.ndimage import uniform_filter
-from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings, several, unique
+from metaphase.base.later import pandas as pd
 from metaphase.base.typed import Number, Stored
 from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
 from metaphase.counting.likely import (
@@ -126,7 +125,7 @@ def answers_about(slide: Specimen, site: SiteKnowledge | None) -> Floats:
     """What people said of each detection: on the slide, and where the laboratory was calibrated with it."""
     answer = slide.answer.copy()
     if site is not None and len(site.own_answers) and len(answer):
-        away, nearest = cKDTree(slide.positions).query(site.own_answers[:, :2])
+        away, nearest = scipy.spatial.cKDTree(slide.positions).query(site.own_answers[:, :2])
         known = (away <= SAME_PX) & np.isin(site.own_answers[:, 2], (0.0, 1.0))
         ours = nearest[known]
         answer[ours] = np.where(np.isnan(answer[ours]), site.own_answers[known, 2], answer[ours])
@@ -450,7 +449,7 @@ def proliferation_score(slide: Specimen) -> float:
 
 def _most_tissue(mask: Mask, radius: float) -> tuple[float, float]:
     """Row and column around which most tissue lies; of several such, the nearest to the middle of all."""
-    held = uniform_filter(mask.astype(np.float32), max(1, round(2 * radius)), mode="constant")
+    held = scipy.ndimage.uniform_filter(mask.astype(np.float32), max(1, round(2 * radius)), mode="constant")
     most = np.argwhere(held >= held.max() - 1e-4)
     middle = np.argwhere(mask).mean(axis=0)
     away = np.hypot(*(most - middle).T)

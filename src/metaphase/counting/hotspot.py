@@ -12,10 +12,9 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import shapely
 from pydantic import Field, computed_field
-from scipy import sparse
-from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError
@@ -103,16 +102,18 @@ def lattice_counts(points_um: Points, lattice: Lattice, radius_um: float) -> Int
     return ends.reshape(lattice.rows, lattice.columns + 1).cumsum(axis=1)[:, :-1]
 
 
-def run_ends(points_um: Points, lattice: Lattice, radius_um: float) -> sparse.csr_matrix:
+def run_ends(points_um: Points, lattice: Lattice, radius_um: float) -> scipy.sparse.csr_matrix:
     """The matrix (cells, points) that turns weights of points into ends of runs; see `counts_of_weights`."""
     found = runs(points_um, lattice, radius_um)
     signs = np.repeat(np.array([1, -1], np.int32), len(found.point))
     ends_at = (np.concatenate([found.start, found.stop]), np.tile(found.point, 2))
     shape = (lattice.rows * (lattice.columns + 1), len(points_um))
-    return sparse.csr_matrix((signs, ends_at), shape=shape)
+    return scipy.sparse.csr_matrix((signs, ends_at), shape=shape)
 
 
-def counts_of_weights(ends: sparse.csr_matrix, lattice: Lattice, weights: npt.NDArray[np.int32]) -> Integers:
+def counts_of_weights(
+    ends: scipy.sparse.csr_matrix, lattice: Lattice, weights: npt.NDArray[np.int32]
+) -> Integers:
     """Counts (positions, draws) where points count `weights` (points, draws) times each."""
     changes = (ends @ weights).reshape(lattice.rows, lattice.columns + 1, -1)
     counts = np.cumsum(changes, axis=1, out=changes)[:, :-1].reshape(lattice.positions, -1)
@@ -171,7 +172,7 @@ def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, i
     A square cell of centres cannot hold more than a circle larger by its half-diagonal around its middle.
     Cells that cannot beat the best circle seen are dropped, the others are quartered.
     """
-    tree = cKDTree(points_um)
+    tree = scipy.spatial.cKDTree(points_um)
     step = radius_um / CELLS_A_RADIUS
     lattice = lattice_around(points_um, radius_um + step, step)
     counts = lattice_counts(points_um, lattice, radius_um)

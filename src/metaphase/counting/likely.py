@@ -19,10 +19,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 from pydantic import TypeAdapter
-from scipy.special import logit, logsumexp
-from scipy.stats import norm, poisson
-from scipy.stats import t as student
 
 from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
@@ -30,7 +28,8 @@ from metaphase.base.settings import Share, settings
 
 LISTED_FROM = 0.1
 """Probability from which on all detections are known."""
-EDGES = logit(np.array([LISTED_FROM, 0.15, 0.2, 0.27, 0.35, 0.45, 0.55, 0.65, 0.75, 0.83, 0.9, 0.95, 0.98]))
+_BEGINS = np.array([LISTED_FROM, 0.15, 0.2, 0.27, 0.35, 0.45, 0.55, 0.65, 0.75, 0.83, 0.9, 0.95, 0.98])
+EDGES = np.log(_BEGINS / (1 - _BEGINS))
 """Log-odds at which the bins begin."""
 SHIFTS = np.arange(-2.95, 4.3, 0.65)
 FALLS = np.log([0.42, 0.58, 0.8, 1.08, 1.45, 2.0])
@@ -53,7 +52,7 @@ CLEAREST = 1e-4
 
 def log_odds(probability: Floats) -> Floats:
     """Of a probability, not beyond what is clear."""
-    return np.asarray(logit(np.clip(probability, CLEAREST, 1 - CLEAREST)))
+    return np.asarray(scipy.special.logit(np.clip(probability, CLEAREST, 1 - CLEAREST)))
 
 
 @settings
@@ -146,7 +145,9 @@ def tally(log_odds: Floats, answer: Floats, area_mm2: float, added: int = 0) -> 
 def densities_by_bin(prior: LaboratoryPrior) -> tuple[Floats, Floats, Floats]:
     """(shapes, bins) of figures, look-alikes, and company of figures; figures sum to what is listed."""
     edges = np.append(EDGES, np.inf)
-    figures = (1 - prior.unlisted) * np.diff(norm.cdf((edges - SHAPES[:, :1]) / prior.width), axis=1)
+    figures = (1 - prior.unlisted) * np.diff(
+        scipy.stats.norm.cdf((edges - SHAPES[:, :1]) / prior.width), axis=1
+    )
 
     def falling(rate: Floats | float) -> Floats:
         return np.asarray(-np.diff(np.exp(-rate * (edges - edges[0])), axis=-1))
@@ -192,7 +193,7 @@ def slide_likelihood(
     value = value - circle.area_mm2 * weight * (density[:, None] * listed + density)
     if circle.added:  # so many, at least, the detector did not list
         beyond = circle.area_mm2 * density[:, None] * (1 - figures.sum(axis=1))[:, None, None]
-        value = value + poisson.logsf(circle.added - 1, np.maximum(beyond, 1e-9))
+        value = value + scipy.stats.poisson.logsf(circle.added - 1, np.maximum(beyond, 1e-9))
     if rest.area_mm2 <= LEAST_REST_MM2:
         value = value + _normal(DENSITIES, *prior.figures)[:, None] + _normal(DENSITIES, *prior.lookalikes)
     else:
@@ -249,18 +250,18 @@ def slide_prior(shapes: Iterable[Floats], prior: LaboratoryPrior) -> Floats:
     kernels = _slides_of(prior)
     parts = (prior.shift, prior.fall, prior.company)
     posterior = np.log(prior.spread_weights)[:, None] + sum(
-        student.logpdf((SHAPES[:, number] - middle) / scale, prior.freedom)
+        scipy.stats.t.logpdf((SHAPES[:, number] - middle) / scale, prior.freedom)
         for number, (middle, scale) in enumerate(parts)
     )
     for likelihood in shapes:
         posterior = posterior + np.log(kernels @ np.exp(likelihood - likelihood.max()) + 1e-300)
-    weights = np.exp(posterior - logsumexp(posterior))
+    weights = np.exp(posterior - scipy.special.logsumexp(posterior))
     return np.asarray(np.log(np.einsum("sk,skj->j", weights, kernels) + 1e-300))
 
 
 def by_shape(likelihood: Floats) -> Floats:
     """Log-likelihood of a slide by its shape alone."""
-    return np.asarray(logsumexp(likelihood, axis=(1, 2)))
+    return np.asarray(scipy.special.logsumexp(likelihood, axis=(1, 2)))
 
 
 def draw_figures(
@@ -293,6 +294,7 @@ def draw_figures(
     listed = sum(generator.binomial(number.astype(np.int64), chance).sum(axis=1) for number, chance in parts)
     expected = circle.area_mm2 * ones[:, 0] * (1 - figures.sum(axis=1))
     # What was added is among those that the detector did not list.
+    poisson = scipy.stats.poisson
     least = poisson.cdf(circle.added - 1, expected)
     missing = poisson.ppf(least + generator.uniform(size=DRAWS) * (1 - least), expected) - circle.added
     unmarked = np.maximum(np.nan_to_num(missing, posinf=0), 0).astype(np.int64)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_bytes
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import differences
 from metaphase.base.settings import settings
 from metaphase.base.tables import TableError

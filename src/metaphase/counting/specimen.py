@@ -11,15 +11,12 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+import scipy
 from pydantic import Field, NonNegativeInt, PositiveFloat
-from scipy.fft import fftshift, irfft2, rfft2
-from scipy.ndimage import gaussian_filter
-from scipy.spatial import cKDTree
-from scipy.special import gammaincinv
 
 from metaphase.base.arrays import Floats, Integers, Points
 from metaphase.base.errors import UsageError, require
+from metaphase.base.later import pandas as pd
 from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Hotspot, Lattice, lattice_around, lattice_counts
@@ -351,7 +348,10 @@ def edge_bands(points_px: Points, tissue: TissueMask) -> pd.DataFrame:
     figures, _ = np.histogram(away_um[row.astype(int), column.astype(int)], BANDS_UM)
     area_mm2 = np.histogram(away_um[tissue.mask], BANDS_UM)[0] * tissue.mpp**2 / 1e6
     table = pd.DataFrame({"from_um": BANDS_UM[:-1], "to_um": BANDS_UM[1:], "figures": figures})
-    ends = gammaincinv(np.maximum(figures, 1e-9), 0.025), gammaincinv(figures + 1, 0.975)
+    ends = (
+        scipy.special.gammaincinv(np.maximum(figures, 1e-9), 0.025),
+        scipy.special.gammaincinv(figures + 1, 0.975),
+    )
     kept = area_mm2 >= LEAST_BAND_MM2
     numbers = zip(("per_mm2", "low", "high"), (figures, *ends), strict=True)
     densities = {name: values[kept] / area_mm2[kept] for name, values in numbers}
@@ -378,8 +378,10 @@ class DensityMap:
 def density_map(cells: CellGrid, sigma_um: float) -> DensityMap:
     """Smooth mitoses and tissue alike and divide: what lies beyond the edge of the tissue does not dilute."""
     sigma = sigma_um / cells.step_um
-    mitoses = gaussian_filter(cells.mitoses, sigma, mode="constant")
-    tissue = gaussian_filter(cells.tissue_mm2, sigma, mode="constant" if cells.ends else "nearest")
+    mitoses = scipy.ndimage.gaussian_filter(cells.mitoses, sigma, mode="constant")
+    tissue = scipy.ndimage.gaussian_filter(
+        cells.tissue_mm2, sigma, mode="constant" if cells.ends else "nearest"
+    )
     least = LEAST_TISSUE * (cells.step_um / 1000) ** 2
     density = np.where(cells.tissue_mm2 > 0, mitoses / np.maximum(tissue, least), 0)
     return DensityMap(density.astype(np.float32), cells.x, cells.y, cells.step_px)
@@ -450,7 +452,7 @@ def clustering(points_um: Points, cells: CellGrid, radius_um: float) -> float:
     total = len(points_um)
     if total < 2:
         return math.nan
-    tree = cKDTree(points_um)
+    tree = scipy.spatial.cKDTree(points_um)
     pairs = int(tree.count_neighbors(tree, radius_um)) - total
     return pairs / (total * (total - 1)) / near_by_chance(cells, radius_um)
 
@@ -459,7 +461,7 @@ def near_by_chance(cells: CellGrid, radius_um: float) -> float:
     """Probability that two points thrown anywhere on the tissue are within `radius_um` of each other."""
     tissue = cells.tissue_mm2
     size = [2 * side - 1 for side in tissue.shape]
-    together = fftshift(irfft2(np.abs(rfft2(tissue, size)) ** 2, size))
+    together = scipy.fft.fftshift(scipy.fft.irfft2(np.abs(scipy.fft.rfft2(tissue, size)) ** 2, size))
     rows, columns = (np.arange(-side + 1, side) * cells.step_um for side in tissue.shape)
     near = rows[:, None] ** 2 + columns**2 <= radius_um**2
     return float(together[near].sum() / tissue.sum() ** 2)

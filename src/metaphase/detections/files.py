@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from metaphase.base.errors import OutputError, ResultWarnings, UsageError
 from metaphase.base.foreign import check_plain, parsing, plugins, read_json, readable_name
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, natural, read_manifest, rows_by_name
 from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO

@@ -16,10 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial import cKDTree
+import scipy
 
 from metaphase.base.arrays import AnyFloats, Floats, Integers, Points
 
@@ -55,7 +52,9 @@ def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     """Every detection and truth at most `radius` apart."""
     if not len(detections) or not len(truths):
         return NO_PAIRS
-    found: Pairs = cKDTree(detections).sparse_distance_matrix(cKDTree(truths), radius, output_type="ndarray")
+    found: Pairs = scipy.spatial.cKDTree(detections).sparse_distance_matrix(
+        scipy.spatial.cKDTree(truths), radius, output_type="ndarray"
+    )
     return found
 
 
@@ -80,8 +79,10 @@ def _assigned(pairs: Pairs, cost: Floats, detection_count: int) -> Integers:
     if not len(pairs):
         return matched
     size = detection_count + int(pairs["j"].max()) + 1
-    graph = coo_array((np.ones(len(pairs)), (pairs["i"], detection_count + pairs["j"])), (size, size))
-    component = connected_components(graph, directed=False)[1][pairs["i"]]
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(pairs)), (pairs["i"], detection_count + pairs["j"])), (size, size)
+    )
+    component = scipy.sparse.csgraph.connected_components(graph, directed=False)[1][pairs["i"]]
     order = np.argsort(component, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
         rows, row = np.unique(pairs["i"][part], return_inverse=True)
@@ -89,7 +90,7 @@ def _assigned(pairs: Pairs, cost: Floats, detection_count: int) -> Integers:
         forbidden = 1.0 + 2 * (np.abs(cost[part]).max() + 1) * len(rows)
         table = np.full((len(rows), len(columns)), forbidden)
         table[row, column] = cost[part]
-        chosen = linear_sum_assignment(table)
+        chosen = scipy.optimize.linear_sum_assignment(table)
         real = table[chosen] < forbidden
         matched[rows[chosen[0][real]]] = columns[chosen[1][real]]
     return matched
@@ -114,9 +115,9 @@ def components(x: Floats, y: Floats, probability: AnyFloats, step: float) -> tup
     """
     if len(x) == 0:
         return x, y, probability
-    pairs = cKDTree(np.column_stack([x, y])).query_pairs(TOUCHING * step, output_type="ndarray")
-    graph = coo_array((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), (len(x), len(x)))
-    count, group = connected_components(graph, directed=False)
+    pairs = scipy.spatial.cKDTree(np.column_stack([x, y])).query_pairs(TOUCHING * step, output_type="ndarray")
+    graph = scipy.sparse.coo_array((np.ones(len(pairs), bool), (pairs[:, 0], pairs[:, 1])), (len(x), len(x)))
+    count, group = scipy.sparse.csgraph.connected_components(graph, directed=False)
     size = np.bincount(group)
     middle = [np.bincount(group, positions) / size for positions in (x, y)]
     highest = np.zeros(count, probability.dtype)

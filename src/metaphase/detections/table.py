@@ -14,11 +14,10 @@ from typing import Literal
 from urllib.parse import unquote
 
 import numpy as np
-import pandas as pd
-from pandas.api.types import is_object_dtype
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.foreign import is_text, printable
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_columns, require_numbers
 
 # ---- the detection table ----
@@ -171,7 +170,7 @@ def _check(table: pd.DataFrame, source: str | Path) -> None:
             next_step="give x and y in level-0 pixels, or leave both empty for a slide without findings",
         )
     for name in table.columns:
-        words = "".join(map(str, table[name])) if is_object_dtype(table[name]) else ""
+        words = "".join(map(str, table[name])) if pd.api.types.is_object_dtype(table[name]) else ""
         if not is_text(f"{name}{words}"):
             raise TableError(
                 f"the column {printable(str(name))[:40]!r} holds values that are not text",

@@ -9,10 +9,10 @@ from pathlib import Path
 from shlex import quote
 
 import numpy as np
-import pandas as pd
-from scipy.spatial import cKDTree
+import scipy
 
 from metaphase.base.errors import MetaphaseError, ResultWarning, ResultWarnings, UsageError
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import (
     TableError,
     named,
@@ -276,7 +276,7 @@ def _twin_warnings(cohort: Cohort, points: DetectionSet) -> list[ResultWarning]:
     for slide, rows in points.table.groupby("slide", sort=False):
         positions = rows[["x", "y"]].to_numpy() * mpp[str(slide)]
         nearer = np.nextafter(TWIN_UM, 0)
-        twins += len(np.unique(cKDTree(positions).query_pairs(nearer, output_type="ndarray")))
+        twins += len(np.unique(scipy.spatial.cKDTree(positions).query_pairs(nearer, output_type="ndarray")))
     if not twins:
         return []
     text = (

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-import pandas as pd
 import shapely
 from pydantic import Field
 from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
+from metaphase.base.later import pandas as pd
 from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
 from metaphase.detections.formats.contract import load_json

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from pydantic import NonNegativeInt
-from scipy.special import expit, logit
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import ResultWarning, several
@@ -139,7 +139,7 @@ def steady_threshold(curve: Curve) -> tuple[float, float]:
     share = (curve.truths * highest + 1) / (curve.truths + 2)
     error = np.sqrt(share * (1 - share) / (curve.truths + 2))
     good = curve.threshold[curve.f1 >= highest - 2 * error]
-    middle = expit(logit(good[[0, -1]].clip(SURE, 1 - SURE)).mean())
+    middle = scipy.special.expit(scipy.special.logit(good[[0, -1]].clip(SURE, 1 - SURE)).mean())
     steady = float(np.clip(middle, good[-1], good[0]))
     return steady, float(curve.f1[curve.threshold >= steady][-1])
 

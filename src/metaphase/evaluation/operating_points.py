@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, named, table_attributes
 from metaphase.detections.points import (
     SHARED_BY_POINTS,
@@ -274,7 +274,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 GRID = np.round([*np.linspace(0.01, 0.99, 99), 0.992, 0.994, 0.996, 0.998, 0.999, 0.9995], 4)
 """Thresholds of the F1 curves; finer at the end, where networks that saw balanced batches are cut."""
-Found = Mapping[str, pd.DataFrame]
+Found = Mapping[str, "pd.DataFrame"]
 """Detections `x, y, probability` of each case."""
 
 

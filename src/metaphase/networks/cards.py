@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as model_dataclass
+from safetensors.numpy import load
 
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
@@ -262,11 +263,32 @@ def vouched_bytes(path: Path, stated_sha256: str, what: str) -> bytes:
     return data
 
 
-def vouched_card(path: Path) -> ModelCard:
-    """The card of weights, which were compared with it."""
+OBSERVED = "running_mean", "running_var", "num_batches_tracked"
+"""Of normalisation: what is no parameter."""
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """A network on disk, which is built where it is computed: weights that its card vouches for."""
+
+    path: Path
+    card: ModelCard
+    data: bytes = field(repr=False)
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that training chose."""
+        again = "fetch the model again"
+        with parsing(self.path, "not a safetensors file", next_step=again, error=ModelError):
+            tensors = load(self.data)
+        return sum(one.size for name, one in tensors.items() if not name.endswith(OBSERVED))
+
+
+def stored_network(path: str | Path) -> StoredNetwork:
+    """Weights and their card; `path` may name either file."""
+    path = Path(path).with_suffix(".safetensors")
     card = parse_card(path.with_suffix(".json"))
-    vouched_bytes(path.with_suffix(".safetensors"), card.weights_sha256, "weights are")
-    return card
+    return StoredNetwork(path, card, vouched_bytes(path, card.weights_sha256, "weights are"))
 
 
 GOOD_F1, ENOUGH_PATIENTS, ENOUGH_MITOSES = 0.5, 3, 100
@@ -409,6 +431,16 @@ def bundled_model(name: str = BUNDLED) -> Path:
     folder = Path(str(files("metaphase") / "models"))
     graph = folder / "onnx" / f"{name}.onnx"
     return graph if graph.is_file() and find_spec("torch") is None else folder / f"{name}.safetensors"
+
+
+def bundled_graph(card: ModelCard) -> Path | None:
+    """The graph of the package for a card's very network, where there is one."""
+    graph = Path(str(files("metaphase") / "models" / "onnx" / f"{card.name}.onnx"))
+    if not graph.is_file():
+        return None
+    own = parse_card(graph.with_suffix(".json"))
+    same = own.identity == card.identity and (own.eight_bits is None) == (card.eight_bits is None)
+    return graph if same else None
 
 
 def named_model(model: str | Path) -> Path:

@@ -16,10 +16,10 @@ from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     CardAdditions,
     ModelCard,
+    StoredNetwork,
     completed_card,
     named_model,
-    parse_card,
-    vouched_bytes,
+    stored_network,
 )
 
 
@@ -41,11 +41,15 @@ def save_model(path: str | Path, network: nn.Module, card: ModelCard, *, half: b
 
 def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Sequential, ModelCard]:
     """The network in evaluation mode, and its card. `path` may name either file."""
-    path = Path(path).with_suffix(".safetensors")
-    card = parse_card(path.with_suffix(".json"))
-    data = vouched_bytes(path, card.weights_sha256, "weights are")
+    stored = stored_network(path)
+    return network_of(stored).to(device), stored.card
+
+
+def network_of(stored: StoredNetwork) -> nn.Sequential:
+    """The network of a file, in evaluation mode."""
+    path, card = stored.path, stored.card
     with parsing(path, "not a safetensors file", next_step="fetch the model again", error=ModelError):
-        tensors = load(data)
+        tensors = load(stored.data)
     with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
         expected = build_network(card.spec).state_dict()
     if {name: one.shape for name, one in expected.items()} != {name: t.shape for name, t in tensors.items()}:
@@ -60,7 +64,7 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
         raise ModelError(
             "some weights are not finite", path=path, next_step="train again, or fetch the model again"
         )
-    return network.eval().to(device), card
+    return network.eval()
 
 
 def package_model(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, ResultWarnings, UsageError, unique
-from metaphase.base.parallel import available_cores
+from metaphase.base.parallel import available_cores, has_nvidia_driver
 from metaphase.detections.points import UsedPoints, plain_point, points_of
 from metaphase.detections.table import ATYPICAL, PAPER_FLOOR
 from metaphase.networks.cards import (
@@ -26,10 +26,12 @@ from metaphase.networks.cards import (
     Calibration,
     Identity,
     ModelCard,
+    StoredNetwork,
+    bundled_graph,
     bundled_model,
     current_versions,
     named_model,
-    vouched_card,
+    stored_network,
     warnings_about,
 )
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
@@ -41,23 +43,29 @@ from metaphase.slides.contract import WORKING_MPP
 from metaphase.slides.tiles import TileProcesses
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
+AnyNetwork = Union["nn.Sequential", OnnxNetwork, StoredNetwork]
+"""PyTorch's, an exported one for ONNX Runtime, or one that is built of its file where it is computed."""
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
 
 
 @dataclass(frozen=True)
 class Detector:
-    """Networks that answer together: PyTorch's, or exported ones for ONNX Runtime."""
+    """Networks that answer together: all exported ones, or none."""
 
-    networks: tuple[nn.Sequential | OnnxNetwork, ...]
+    networks: tuple[AnyNetwork, ...]
     cards: tuple[ModelCard, ...]
-    second: Second[nn.Sequential | OnnxNetwork] | None = None
+    second: Second[AnyNetwork] | None = None
     """Asked about what the first points to; a single network may have one."""
     atypical: Path | None = None
     """Weights of the network that tells atypical figures."""
+
+    def built(self) -> Detector:
+        """With networks of PyTorch in place of those that are stored."""
+        second = self.second and replace(self.second, network=_built(self.second.network))
+        return replace(self, networks=tuple(map(_built, self.networks)), second=second)
 
     @property
     def tells_atypical(self) -> str:
@@ -141,7 +149,7 @@ class ReadyDetector:
         if self._graphs:  # wrong use is refused before any slide is opened
             onnx_device(self.config.device)
         else:
-            _ = self._torch_device
+            _ = self._computes_on
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.detector.name}, {self.mpp:g} um/px)"
@@ -197,19 +205,18 @@ class ReadyDetector:
         second, calibration = self.detector.second, self.detector.calibration
         if self._graphs:
             return OnnxEngine(self._graphs, self.config, second, calibration)  # type: ignore[arg-type]
-        networks = [each for each in self.detector.networks if not isinstance(each, OnnxNetwork)]
         if self._by_graphs:
-            from metaphase.networks.exporting import graph_of
-
-            written = [graph_of(*each) for each in zip(networks, self.detector.cards, strict=True)]
+            cards = self.detector.cards
+            graphs = [_graph(*each) for each in zip(self.detector.networks, cards, strict=True)]
             if second is not None:
                 assert second.card is not None
-                second = replace(second, network=graph_of(second.network, second.card))  # type: ignore[arg-type]
-            return OnnxEngine(written, self.config, second, calibration)  # type: ignore[arg-type]
+                second = replace(second, network=_graph(second.network, second.card))
+            return OnnxEngine(graphs, self.config, second, calibration)  # type: ignore[arg-type]
         from metaphase.networks.engine.engine import Engine
 
         _ = self.decoders  # they begin while the engine is made
-        return Engine(networks, self.config, second, calibration)  # type: ignore[arg-type]
+        detector = self.detector.built()
+        return Engine(detector.networks, self.config, detector.second, calibration)  # type: ignore[arg-type]
 
     @property
     def _by_graphs(self) -> bool:
@@ -218,13 +225,17 @@ class ReadyDetector:
         second = self.detector.second
         cards = [*self.detector.cards, *([] if second is None or second.card is None else [second.card])]
         ours = all(card.family in DETECTORS[1:] for card in cards)
-        return ours and self._torch_device.type == "cpu" and find_spec("onnxruntime") is not None
+        return ours and self._computes_on == "cpu" and find_spec("onnxruntime") is not None
 
     @property
-    def _torch_device(self) -> torch.device:
+    def _computes_on(self) -> str:
+        """Kind of the device of PyTorch, which is asked only where there may be another than a CPU."""
+        device = self.config.device
+        if device == "cpu" or (device is None and not has_nvidia_driver()):
+            return "cpu"
         from metaphase.networks.checkpoints import choose_device
 
-        return choose_device(self.config.device)
+        return choose_device(device).type
 
     @property
     def _graphs(self) -> list[OnnxNetwork]:
@@ -234,11 +245,11 @@ class ReadyDetector:
     def decoders(self) -> TileProcesses | None:
         """Processes that decode tiles, where a GPU would wait for threads."""
         cores = available_cores()
-        if self._graphs or not self.may_start_processes or cores < FEW_CORES:
+        if self._graphs or not self.may_start_processes or cores < FEW_CORES or self._computes_on != "cuda":
             return None
         from metaphase.networks.engine.engine import page_locked
 
-        return TileProcesses(cores, page_locked) if self._torch_device.type == "cuda" else None
+        return TileProcesses(cores, page_locked)
 
 
 def plain_detector(network: nn.Module, name: str, mpp: float = WORKING_MPP) -> Detector:
@@ -278,8 +289,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
             path=next(path for path in paths if path.suffix == ".onnx"),
             next_step="give .onnx models only, or .safetensors models only",
         )
-    loaded: Sequence[tuple[nn.Sequential | OnnxNetwork, ModelCard]]
-    loaded = [load_onnx(path) for path in paths] if kinds == {True} else _loaded(paths)
+    loaded = _loaded(paths)
     for path, (_, card) in zip(paths, loaded, strict=True):
         if card.family == "classifier" or ATYPICAL in card.classes:
             what = "network of atypical figures" if ATYPICAL in card.classes else card.family
@@ -302,7 +312,7 @@ def load_detector(models: Sequence[str | Path] = ()) -> Detector:
 
 def gpu_count() -> int:
     """GPUs of this machine that torch can use; none where it is not installed."""
-    if find_spec("torch") is None:
+    if find_spec("torch") is None or not has_nvidia_driver():
         return 0
     import torch
 
@@ -314,13 +324,31 @@ def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
     return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 
-def _second(path: Path, card: ModelCard) -> Second[nn.Sequential | OnnxNetwork] | None:
+def _built(network: AnyNetwork) -> AnyNetwork:
+    """A network of PyTorch, of its file where it is stored."""
+    if not isinstance(network, StoredNetwork):
+        return network
+    from metaphase.networks.checkpoints import network_of
+
+    return network_of(network)
+
+
+def _graph(network: AnyNetwork, card: ModelCard) -> OnnxNetwork:
+    """The graph of a network: that of the package, or one that PyTorch's layers become."""
+    bundled = bundled_graph(card) if isinstance(network, StoredNetwork) else None
+    if bundled is not None:
+        return load_onnx(bundled)[0]
+    from metaphase.networks.exporting import graph_of
+
+    return graph_of(_built(network), card)  # type: ignore[arg-type]
+
+
+def _second(path: Path, card: ModelCard) -> Second[AnyNetwork] | None:
     """The network that a card asks to re-check, from the files beside it."""
     if card.second is None:
         return None
-    graph = path.suffix == ".onnx"
-    beside = path.with_name(card.second.model + (".onnx" if graph else ".safetensors"))
-    network, other = load_onnx(beside) if graph else _loaded([beside])[0]
+    beside = path.with_name(card.second.model + (".onnx" if path.suffix == ".onnx" else ".safetensors"))
+    ((network, other),) = _loaded([beside])
     if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
             f"is not the second network of {card.name}",
@@ -336,7 +364,7 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     if card.atypical is None or path.suffix == ".onnx":
         return None
     beside = path.with_name(f"{card.atypical.model}.safetensors")
-    if vouched_card(beside).weights_sha256 != card.atypical.weights_sha256:
+    if stored_network(beside).card.weights_sha256 != card.atypical.weights_sha256:
         raise ModelError(
             f"is not the network for atypical figures of {card.name}",
             path=beside,
@@ -345,14 +373,15 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     return beside
 
 
-def _loaded(paths: list[Path]) -> Sequence[tuple[nn.Sequential, ModelCard]]:
-    """Networks of PyTorch."""
-    try:
-        from metaphase.networks.checkpoints import load_model
-    except ModuleNotFoundError as error:
+def _loaded(paths: list[Path]) -> list[tuple[AnyNetwork, ModelCard]]:
+    """Graphs, or networks of PyTorch as they are stored."""
+    if paths[0].suffix == ".onnx":
+        return [load_onnx(path) for path in paths]
+    if find_spec("torch") is None:
         raise ModelError(
-            f"needs the package {error.name}",
+            "needs the package torch",
             path=paths[0],
             next_step="pip install 'metaphase[torch]', or give an .onnx model (`metaphase model export`)",
-        ) from error
-    return [load_model(path) for path in paths]
+        )
+    stored = [stored_network(path) for path in paths]
+    return [(one, one.card) for one in stored]

@@ -2,8 +2,8 @@
 
 The graph takes `pixels`, uint8 RGB (tiles, height, width, 3) at the card's um/px, 97 px or more a side, and
 gives `probability` and `logit`, float32 (tiles, rows, columns): output (i, j) means the point 50 px right of
-and below (4 j, 4 i). Normalisation is folded into the convolutions, in double precision. Graphs are written
-as the messages of ONNX that they are: no package is needed for it.
+and below (4 j, 4 i). Normalisation is folded into the convolutions, in double precision. The package
+`onnx` writes them.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from typing import Any
 import jinja2
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from PIL import Image
 
 from metaphase.base.arrays import RGB, Box, Floats
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import named
 from metaphase.counting.clinical import count_text
 from metaphase.labels.observers.project import Item, LabellingError

@@ -6,11 +6,11 @@ the way, one band of tiles a level in memory, spooled to disk as finished tiles 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pydantic import Field
 from tifffile import TiffWriter
 
+from metaphase.base.arrays import RGB
 from metaphase.base.errors import UsageError
 from metaphase.base.files import atomic_path
 from metaphase.base.parallel import available_cores, ordered_map
@@ -29,6 +30,8 @@ from metaphase.version import __version__
 
 Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "max"]
+GLASS_PX, FADE_PX, GLASS = 256, 16, 244
+"""Width of the glass around fields that are joined, how far they fade into it, and how bright it is."""
 _OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 
@@ -105,6 +108,24 @@ def write_pyramid(
                     software=f"metaphase {__version__}" if level == 0 else False,
                     metadata=None,
                 )
+
+
+def write_fields(path: str | Path, fields: Sequence[RGB], mpp: float) -> None:
+    """Write fields of view of one size as one slide: two in a row, which fade into the glass around them."""
+    height, width = fields[0].shape[:2]
+    fades = (np.clip(np.arange(side) / FADE_PX, 0, 1) for side in (height, width))
+    rows, columns = (np.minimum(fade, fade[::-1])[:, None] for fade in fades)
+    share = np.minimum(rows, columns.T)[..., None]
+    down, right = height + GLASS_PX, width + GLASS_PX
+    slide = np.full((GLASS_PX + -(-len(fields) // 2) * down, GLASS_PX + 2 * right, 3), GLASS, np.uint8)
+    for number, pixels in enumerate(fields):
+        y, x = GLASS_PX + number // 2 * down, GLASS_PX + number % 2 * right
+        slide[y : y + height, x : x + width] = np.rint(GLASS + share * (pixels - np.float64(GLASS)))
+    form, (rows_px, columns_px) = PyramidFormat(mpp), slide.shape[:2]
+    side = form.tile_px
+    corners = product(range(0, rows_px, side), range(0, columns_px, side))
+    tiles = (slide[y : y + side, x : x + side] for y, x in corners)
+    write_pyramid(path, tiles, columns_px, rows_px, form)
 
 
 @dataclass

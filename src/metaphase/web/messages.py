@@ -9,12 +9,12 @@ from hashlib import blake2b
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 import shapely
 from pydantic import Field
 
 from metaphase.analysis.review import reviewed_result, runner_up
 from metaphase.base.errors import MetaphaseError
+from metaphase.base.later import pandas as pd
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.specimen import DensityMap
 from metaphase.labels.observers.positions import Reviewed, Share, position_of

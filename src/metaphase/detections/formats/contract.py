@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from metaphase.base.errors import OutputError, ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.foreign import RAISE_LIMITS, check_plain, finite, parse_json, parsing, raised
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, as_text, slide_names
 from metaphase.detections.table import (
     BELOW,

@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
-import pandas as pd
 
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import is_file, library, parsing
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     Format,

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import shapely
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from shapely.geometry import shape
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.foreign import parsing
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     HOTSPOT,
@@ -200,7 +199,10 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
 def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """QuPath's measurements are numbers; text goes to the metadata."""
     extra = [name for name in table.columns if name not in COLUMNS]
-    numbers = [name for name in extra if is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])]
+    kinds = pd.api.types
+    numbers = [
+        name for name in extra if kinds.is_numeric_dtype(table[name]) and not kinds.is_bool_dtype(table[name])
+    ]
     texts = [name for name in extra if name not in numbers]
     classes = {
         label: {"name": name_of(label), "color": list(colour_of(label))} for label in table["label"].unique()

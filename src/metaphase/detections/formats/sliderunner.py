@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pandas as pd
-
 from metaphase.base.errors import OutputError
 from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing, raised
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_numbers
 from metaphase.detections.formats.contract import (
     NO_CLASS,

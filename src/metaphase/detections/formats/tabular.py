@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from pandas.api.types import is_bool_dtype, is_integer_dtype, is_object_dtype
-
 from metaphase.base.errors import ResultWarning, ResultWarnings
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import NO_VALUE, TableError, read_table, write_table
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
@@ -91,11 +89,11 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None: 
 
 def _storable(column: pd.Series[Any]) -> pd.Series[Any]:
     """Whole numbers and truths that may be missing; in a column of mixed things all become text."""
-    if is_bool_dtype(column):
+    if pd.api.types.is_bool_dtype(column):
         return column.astype("boolean")
-    if is_integer_dtype(column):
+    if pd.api.types.is_integer_dtype(column):
         return column.astype("Int64")
-    return column.map(str, na_action="ignore") if is_object_dtype(column) else column
+    return column.map(str, na_action="ignore") if pd.api.types.is_object_dtype(column) else column
 
 
 CSV = Format("csv", (".csv",), never, read, write, title="CSV", all_columns=True)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
-from scipy.spatial import cKDTree
+import scipy
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
+from metaphase.base.later import pandas as pd
 from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
@@ -218,7 +218,7 @@ def _placed(
 def _nearest(positions: Floats, position: tuple[float, float], radius_px: float) -> int | None:
     if not len(positions):
         return None
-    distance, index = cKDTree(positions).query(position)
+    distance, index = scipy.spatial.cKDTree(positions).query(position)
     return int(index) if distance <= radius_px else None
 
 

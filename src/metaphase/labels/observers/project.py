@@ -12,12 +12,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Self
 
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import is_file, read_bytes, read_json
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import (
     TableError,
     as_text,

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-import pandas as pd
-
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import parsing, read_bytes
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, delimiter_of, named, text_of_cell, write_table
 from metaphase.labels.observers.project import ITEMS, LabellingError, Project, load_project
 

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import cv2
 import matplotlib
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,6 +21,7 @@ from metaphase.base.arrays import RGB, Floats, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.files import explained, write_bytes, write_text
 from metaphase.base.foreign import read_json
+from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import FileContent
 from metaphase.base.stages import Facts, Report, States, run_stages, settled, stage
 from metaphase.base.tables import read_table, write_table

@@ -16,11 +16,11 @@ from typing import Literal
 import cv2
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.spatial import cKDTree
 from scipy.special import bdtrc
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
+from metaphase.base.later import pandas as pd
 from metaphase.labels.registration.correlation import Consensus, Image, consensus, find_peak
 from metaphase.labels.registration.similarity import (
     ALL_DEG,

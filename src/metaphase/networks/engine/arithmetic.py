@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy.ndimage import zoom
+import scipy
 
 from metaphase.base.arrays import RGB
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
@@ -74,7 +74,10 @@ def tissue_like(side_px: int, seed: int = 0) -> RGB:
     field = np.zeros((side_px, side_px))
     for step, weight in _BLOBS_PX:
         coarse = rng.normal(size=[side_px // step + 2] * 2)
-        field += weight * zoom(coarse, step, order=1, grid_mode=True, mode="nearest")[:side_px, :side_px]
+        field += (
+            weight
+            * scipy.ndimage.zoom(coarse, step, order=1, grid_mode=True, mode="nearest")[:side_px, :side_px]
+        )
     mix = 1 / (1 + np.exp(-3 * field))[..., None]
     noise = rng.normal(0, _NOISE, (side_px, side_px, 1))
     image = mix * np.array(_BLUE) + (1 - mix) * np.array(_PINK) + noise

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit, log_expit, logit, logsumexp
+import scipy
 
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
@@ -237,7 +237,8 @@ class OnnxEngine(TileEngine):
                 )
                 return
         self.quick = both[0], both[1]
-        self.second = replace(self.second, floor=float(expit(logit(second.floor) - forms[0].error)))
+        lowered = scipy.special.expit(scipy.special.logit(second.floor) - forms[0].error)
+        self.second = replace(self.second, floor=float(lowered))
 
     def _session(self, network: OnnxNetwork) -> Any:
         runtime = _runtime()
@@ -279,7 +280,7 @@ class OnnxEngine(TileEngine):
 
     def probabilities(self, logits: Floats32) -> Floats32:
         """What logits mean, calibrated."""
-        return np.asarray(expit(self.calibration(logits)))
+        return np.asarray(scipy.special.expit(self.calibration(logits)))
 
     def window_logits(self, windows: Pixels) -> Floats32:
         """Logits (n, rows, columns) of windows (n, side, side, 3), by all networks."""
@@ -293,7 +294,7 @@ class OnnxEngine(TileEngine):
         if self.quick is None or self.second is None:
             return super().final_logits(squares)
         logits = view_logits(squares, self._quick_logits)
-        off = np.subtract.outer(expit(self.calibration(logits)), self.second.points)
+        off = np.subtract.outer(scipy.special.expit(self.calibration(logits)), self.second.points)
         near = (np.abs(off) < NEAR_POINT).any(axis=1)
         if near.any():
             logits[near] = super().final_logits(squares[near])
@@ -403,7 +404,11 @@ def combined(logits: list[Floats32]) -> Floats32:
     if len(logits) == 1:
         return logits[0]
     stacked = np.stack(logits)
-    return np.asarray(logsumexp(log_expit(stacked), 0) - logsumexp(log_expit(-stacked), 0), np.float32)
+    return np.asarray(
+        scipy.special.logsumexp(scipy.special.log_expit(stacked), 0)
+        - scipy.special.logsumexp(scipy.special.log_expit(-stacked), 0),
+        np.float32,
+    )
 
 
 def mean_logit(logits: list[Floats32]) -> Floats32:

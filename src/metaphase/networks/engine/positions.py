@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from scipy.ndimage import correlate1d
-from scipy.special import expit, logit
+import scipy
 
 from metaphase.base.arrays import AnyFloats, Floats, Floats32, Integers, Mask
 
@@ -68,7 +67,10 @@ def smoothed(logits: Floats32, sigma: float) -> Floats32:
     weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
     weights /= weights.sum()
     tiny = np.finfo(np.float32).tiny
-    yes, no = (np.log(np.maximum(_averaged(expit(side), weights, reach), tiny)) for side in (logits, -logits))
+    yes, no = (
+        np.log(np.maximum(_averaged(scipy.special.expit(side), weights, reach), tiny))
+        for side in (logits, -logits)
+    )
     return np.asarray(yes - no, np.float32)
 
 
@@ -79,7 +81,7 @@ def is_peak(logits: Values, floor: float) -> Values:
     do, so that the middle of a large mitosis is a peak and not a plateau. Those at the border are no peaks.
     """
     inner = _shifted(logits, 0, 0)
-    peak = inner >= logit(floor)
+    peak = inner >= scipy.special.logit(floor)
     for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
@@ -90,7 +92,7 @@ def is_peak(logits: Values, floor: float) -> Values:
 
 def reaches(logits: Values, floor: float) -> Values:
     """Which positions of (maps, rows, columns), those at the border apart, reach the probability `floor`."""
-    reached = logits >= logit(floor)
+    reached = logits >= scipy.special.logit(floor)
     _, rows, columns = logits.shape
     reached[:, :: max(1, rows - 1)] = False  # the first and the last
     reached[:, :, :: max(1, columns - 1)] = False
@@ -115,13 +117,13 @@ def placed(places: Integers, values: AnyFloats) -> Peaks:
     middle, *around = values
     tops = [_offset(before, middle, after) for before, after in zip(around[::2], around[1::2], strict=True)]
     down, right = tops or np.zeros((2, len(middle)))
-    probability = expit(middle.astype(np.float64)).astype(np.float32)
+    probability = scipy.special.expit(middle.astype(np.float64)).astype(np.float32)
     return Peaks(places[0], places[1:].T, places[1] + down, places[2] + right, probability)
 
 
 def _averaged(values: Floats32, weights: Floats, reach: int) -> Floats:
-    rows: Floats = correlate1d(values, weights, axis=1, mode="nearest", output=np.float64)
-    both: Floats = correlate1d(rows, weights, axis=2, mode="nearest")
+    rows: Floats = scipy.ndimage.correlate1d(values, weights, axis=1, mode="nearest", output=np.float64)
+    both: Floats = scipy.ndimage.correlate1d(rows, weights, axis=2, mode="nearest")
     return both[:, reach:-reach, reach:-reach]
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logit
+import scipy
 
 from metaphase.base.arrays import RGB, Floats32, Integers, Mask
 from metaphase.base.errors import UsageError
@@ -95,7 +95,7 @@ def re_check(
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
         alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
-        first = first.taken(alone >= logit(floor) - LACKING)
+        first = first.taken(alone >= scipy.special.logit(floor) - LACKING)
     if not len(first.map_index):
         return first
     beyond = BORDER + smoothing_reach(sigma)
@@ -173,7 +173,7 @@ def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
     chosen = np.where(peaks.max(1) > -np.inf, peaks.argmax(1), flat.argmax(1))
     number = np.arange(len(maps))
     top = np.zeros(maps.shape, bool)
-    top[number, chosen // side, chosen % side] = flat.max(1) >= logit(floor)
+    top[number, chosen // side, chosen % side] = flat.max(1) >= scipy.special.logit(floor)
     found = collect(maps, top)
     which = found.map_index
     shift = first.output[which] - side // 2

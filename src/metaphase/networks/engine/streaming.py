@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-from scipy.ndimage import binary_dilation
-from scipy.special import expit
+import scipy
 
 from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32, Mask
 from metaphase.base.errors import ModelError, UsageError
@@ -198,7 +197,7 @@ def _answered(
         for first in range(0, len(rows), at_once):
             some = slice(first, first + at_once)
             logits[rows[some]] = engine.final_logits(squares[some])
-    probability = expit(engine.calibration(logits)).astype(np.float32)
+    probability = scipy.special.expit(engine.calibration(logits)).astype(np.float32)
     order = np.argsort(-probability, kind="stable")
     return replace(points, probability=probability).taken(order[probability[order] >= floor])
 
@@ -257,7 +256,7 @@ def _grown(mask: MaskGrid, margin: float) -> MaskGrid:
     """The mask with `margin` level-0 pixels more: a peak may lie a little beside the output that found it."""
     reach = 2 * math.ceil(margin / mask.scale) + 1
     padded = np.pad(mask.mask, reach // 2)
-    grown = binary_dilation(padded, np.ones((reach, reach), bool))
+    grown = scipy.ndimage.binary_dilation(padded, np.ones((reach, reach), bool))
     offset = reach // 2 * mask.scale
     return MaskGrid(grown, mask.x - offset, mask.y - offset, mask.scale)
 

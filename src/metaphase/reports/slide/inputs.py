@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarnings
+from metaphase.base.later import pandas as pd
 from metaphase.base.tables import as_text, require_columns
 from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.images.tissue.finding import TissueMask
