@@ -114,7 +114,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if any(line.count(b".") > MOST_DOTS for line in data.split(b"\n")):
         raise UsageError("a line is nested too deeply", path=path, next_step="correct that line")
     with parsing(path, "not valid TOML", next_step="correct that line", error=UsageError):
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))
 
 
 def settings_of(

@@ -313,7 +313,7 @@ class TiffSlide(Slide):
         if isinstance(handle, RemoteFile):
             return handle.at(offset, size)
         if hasattr(os, "pread"):
-            return os.pread(handle.fileno(), size, offset)
+            return bytes(os.pread(handle.fileno(), size, offset))
         with self._lock:  # Windows has no positioned read
             handle.seek(offset)
             return handle.read(size)
