@@ -28,7 +28,9 @@ def patiently(act: Callable[[], Made]) -> Made:
     for pause_s in PAUSES_S:
         try:
             return act()
-        except PermissionError:
+        except PermissionError as error:
+            if error.errno != errno.EACCES:
+                raise
             time.sleep(pause_s)
     return act()
 

@@ -248,6 +248,7 @@ def folder_name(name: str) -> str:
     """
     name = unicodedata.normalize("NFC", readable_name(name))
     name = _UNSAFE.sub(lambda found: "".join(f"%{ord(one):02X}" for one in found[0]), name)
+    name = unicodedata.normalize("NFC", name)
     if len(data := name.encode(errors="replace")) <= LONGEST_NAME:
         return name
     check = hashlib.blake2b(data, digest_size=4).hexdigest()
