@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -31,9 +32,9 @@ from metaphase.base.foreign import LONGEST_NAME, files_in, folder_key, folder_na
 from metaphase.base.parallel import most_processes
 from metaphase.base.provenance import FileContent
 from metaphase.base.settings import read_toml
-from metaphase.base.sharing import leases
-from metaphase.base.sharing.batch import run_batch
+from metaphase.base.sharing import batch, leases
 from metaphase.base.tables import case_folder, read_manifest, rows_by_name, rows_of_slide, write_manifest
+from metaphase.cli import view as pages
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.slides import tiles
 from metaphase.slides.opening import companions
@@ -235,8 +236,32 @@ def test_the_log_of_failures_needs_no_flag_of_posix(tmp_path: Path, monkeypatch:
     def fails(*_: object) -> None:
         raise MetaphaseError("bad")
 
-    assert len(run_batch({"a": 1, "b": 2}, fails, tmp_path).failures) == 2
+    assert len(batch.run_batch({"a": 1, "b": 2}, fails, tmp_path).failures) == 2
     assert len((tmp_path / "errors.log").read_text().splitlines()) == 2
+
+
+def test_failures_that_cannot_be_recorded_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MetaphaseError("bad")
+
+    def refused(*_: object) -> None:
+        raise OutputError("cannot write (File name too long)")
+
+    noted = list[str]()
+    monkeypatch.setattr(batch, "write_text", refused)
+    monkeypatch.setattr(batch.BatchWatch, "noted", lambda _, what: noted.append(what))
+    assert len(batch.run_batch({"a": 1, "b": 2}, fails, tmp_path).failures) == 2
+    assert [one.rpartition(": ")[2] for one in noted] == ["a, b"]
+
+
+@pytest.mark.parametrize(("system", "opened"), [("win32", 1), ("darwin", 1), ("linux", 0)])
+def test_a_page_opens_by_itself_at_a_desk(monkeypatch: pytest.MonkeyPatch, system: str, opened: int) -> None:
+    urls = list[str]()
+    desk = SimpleNamespace(platform=system, stdout=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(pages, "sys", desk)
+    monkeypatch.setattr(pages.webbrowser, "open", urls.append)
+    pages.announce("slide")(serving.Running("http://127.0.0.1:1/?token=a", 1))
+    assert len(urls) == opened
 
 
 # ---- names ----

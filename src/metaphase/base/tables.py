@@ -357,8 +357,9 @@ def slide_names(path: str) -> list[str]:
 def rows_by_name(manifest: pd.DataFrame) -> dict[str, list[int]]:
     """The rows of a manifest that each name of a slide may mean.
 
-    A slide goes by its case, by the names of its H&E file, by what the folder of either is called, and by the
-    end of its case from two parts on (`05/01` of `tupac-aux/05/01`). A case means its own row only, and files come before the ends of cases.
+    A slide goes by its case, by the names of its H&E file, by what the folder of either is called, and by
+    the end of its case from two parts on (`05/01` of `tupac-aux/05/01`). A case means its own row only, and
+    files come before the ends of cases.
     """
     ends, files = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for row, (case, he) in enumerate(zip(manifest["case"], manifest["he"], strict=True)):

@@ -194,6 +194,10 @@ def run_batch(
                 watch.finished(name, outcome)
     if folder is not None:
         write_log(folder / ERRORS)
+        known = {one.name for one in known_failures(folder)}
+        lost = [name for name, one in outcomes.items() if isinstance(one, Failure) and name not in known]
+        if lost:
+            watch.noted(f"not recorded as failed, for want of space or a shorter path: {', '.join(lost)}")
         _tidy(folder)
     return Batch({name: outcomes[name] for name in items})
 
