@@ -119,7 +119,7 @@ def _from(output: Path, name: str) -> str:
 
 def _still_asks(output: Path, name: str) -> bool:
     """Whether a manifest, with or without a split, a folder or a file is still there."""
-    there = ((output / one).exists() for one in (name, name.rpartition(" ")[0]) if one)
+    there = ((output / one).exists() for one in (name, name.rpartition(" ")[0]))
     return name == EARLIER or is_url(name) or any(there)
 
 
