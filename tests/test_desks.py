@@ -209,7 +209,7 @@ def test_a_process_gets_shared_memory_by_its_name_on_windows(monkeypatch: pytest
     monkeypatch.setattr(tiles, "sys", _Windows())
     monkeypatch.setattr(tiles.mmap, "mmap", lambda *given: given)
     shared = tiles._shared_memory()
-    assert shared.file is None
+    assert shared.file == tiles.NO_FILE
     there = pickle.loads(pickle.dumps(shared))  # noqa: S301 -- as processes get it
     assert there.mapped(4096) == shared.mapped(4096) == (-1, 4096, f"{shared.name}-4096")
     monkeypatch.setattr("metaphase.base.parallel.sys", _Windows())

@@ -226,6 +226,8 @@ def _grouped(corners: Integers, block_px: int) -> list[Integers]:
 PAGE, CHANNELS = mmap.ALLOCATIONGRANULARITY, 3
 NICENESS = 5
 """How far decoding gives way: a GPU waits for whoever computes, who has little to do, but at once."""
+NO_FILE = -1
+"""On Windows a name is enough."""
 Prepare = Callable[[mmap.mmap], Callable[[], object]]
 """Makes shared memory ready for a device, and says how to undo that."""
 
@@ -278,7 +280,7 @@ class TileProcesses:
         """Shared memory of at least this size; it only grows."""
         if self._room is None or size > len(self._room):
             total = -(-size // PAGE) * PAGE
-            if self._shared.file is not None:
+            if self._shared.file != NO_FILE:
                 os.truncate(self._shared.file, total)
             self._undo()
             self._room = self._shared.mapped(total)
@@ -289,7 +291,7 @@ class TileProcesses:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
         self._undo()
-        if self._shared.file is not None:
+        if self._shared.file != NO_FILE:
             os.close(self._shared.file)
 
 
@@ -297,25 +299,25 @@ class TileProcesses:
 class _Shared:
     """Memory of several processes: by a file's descriptor, which each gets as it is started, or by a name."""
 
-    file: int | None
+    file: int
     name: str
 
     def mapped(self, size: int) -> mmap.mmap:
         """The memory, once the file has this size."""
         if sys.platform == "win32":
-            return mmap.mmap(-1, size, f"{self.name}-{size}")
-        return mmap.mmap(-1 if self.file is None else self.file, size)
+            return mmap.mmap(self.file, size, f"{self.name}-{size}")
+        return mmap.mmap(self.file, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if sys.platform == "win32":
-            return _Shared, (None, self.name)
+            return _Shared, (self.file, self.name)
         return _received, (reduction.DupFd(self.file), self.name)
 
 
 def _shared_memory() -> _Shared:
     name = f"metaphase-{uuid4().hex}"
     if sys.platform == "win32":
-        return _Shared(None, name)
+        return _Shared(NO_FILE, name)
     if hasattr(os, "memfd_create"):
         return _Shared(os.memfd_create(name), name)
     with tempfile.TemporaryFile() as file:

@@ -144,19 +144,20 @@ def _started(process: int) -> str | None:
 def _started_on_windows(process: int) -> str | None:
     import ctypes
 
-    assert sys.platform == "win32"
-    kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-    kernel.OpenProcess.restype = ctypes.c_void_p
-    handle = ctypes.c_void_p(kernel.OpenProcess(_QUERY, False, ctypes.c_ulong(process)))
-    if not handle:
-        return None if ctypes.get_last_error() == _DENIED else ""
-    try:
-        code, times = ctypes.c_ulong(), [ctypes.c_ulonglong() for _ in range(4)]
-        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-        kernel.GetProcessTimes(handle, *map(ctypes.byref, times))
-        return str(times[0].value) if code.value == _RUNNING else ""
-    finally:
-        kernel.CloseHandle(handle)
+    if sys.platform == "win32":
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        handle = ctypes.c_void_p(kernel.OpenProcess(_QUERY, False, ctypes.c_ulong(process)))
+        if not handle:
+            return None if ctypes.get_last_error() == _DENIED else ""
+        try:
+            code, times = ctypes.c_ulong(), [ctypes.c_ulonglong() for _ in range(4)]
+            kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+            kernel.GetProcessTimes(handle, *map(ctypes.byref, times))
+            return str(times[0].value) if code.value == _RUNNING else ""
+        finally:
+            kernel.CloseHandle(handle)
+    return None
 
 
 class Lease:
