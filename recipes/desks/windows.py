@@ -197,7 +197,7 @@ def refuse(desk: Desk) -> Facts:
     """A bad slide among good ones, odd names, and two that are one to Windows."""
     odd, (good, *_) = desk.disk / "odd", sorted((desk.disk / "slides").glob("*.tif"))
     odd.mkdir(exist_ok=True)
-    (odd / "nul.tif").write_bytes(b"no slide")
+    (odd / "bad.tif").write_bytes(b"no slide")
     shutil.copy(good, odd / "counts.csv.tif")
     code, said = desk.metaphase("detect", r"C:\desk\odd", *_model(), "-o", r"C:\desk\odd-results")
     folders = sorted(one.name for one in (desk.disk / "odd-results").iterdir() if one.is_dir())
