@@ -415,7 +415,8 @@ def found_from(folder: Path, stated: str) -> Path:
     if isinstance(path, RemotePath):
         return path
     above = folder.resolve().parents
-    paths = (path, *(parent / end for end in tails(path.as_posix()) for parent in above), folder / path.name)
+    ends = (parent / end for end in tails(path.as_posix())[1:] for parent in above)
+    paths = (path, *(parent / path for parent in above), folder / path.name, *ends)
     return next((one for one in paths if is_slide_there(one)), path)
 
 

@@ -266,9 +266,10 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     repeated = frame["case"][frame["case"].map(folder_key).duplicated(keep=False)]
     if len(repeated):
         raise TableError(
-            f"the manifest names these cases more than once, or too much alike: {named(repeated)}",
+            f"the manifest names these cases more than once: {named(repeated)}",
             path=path,
-            next_step="give each case one row; use the column patient for slides that belong together",
+            next_step="give each case one row, and names that differ by more than upper case; use the column "
+            "patient for slides that belong together",
         )
     if "patient" not in frame.columns:
         frame["patient"] = frame["case"]
