@@ -37,7 +37,8 @@ from metaphase.base.tables import case_folder, read_manifest, rows_by_name, rows
 from metaphase.cli import view as pages
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.slides import tiles
-from metaphase.slides.opening import companions
+from metaphase.slides.opening import companions, open_slide
+from metaphase.slides.tiff import TiffSlide
 from metaphase.web import serving
 from tests.analysis.conftest import he_slide, model
 from tests.cli import running
@@ -119,7 +120,7 @@ def _pairs(folder: Path) -> None:
     assert _command("simulate", "-o", folder / "pairs", *sizes) == 0
     os.chdir(folder)
     code, said = _says(folder / "said", "lab", "init", "pairs")
-    assert (code, "3 are needed" in said) == (1, True)  # slides of one patient, looked at and registered
+    assert (code, "3 are needed" in said) == (2, True)  # slides of one patient, looked at and registered
     assert list((folder / "registration").iterdir())
 
 
@@ -213,6 +214,18 @@ def test_a_process_gets_shared_memory_by_its_name_on_windows(monkeypatch: pytest
     assert there.mapped(4096) == shared.mapped(4096) == (-1, 4096, f"{shared.name}-4096")
     monkeypatch.setattr("metaphase.base.parallel.sys", _Windows())
     assert (most_processes(96), most_processes(4)) == (61, 4)
+
+
+def test_threads_without_positioned_reads_share_a_file_that_nobody_else_reads(
+    he_slide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pread")
+    with open_slide(he_slide) as slide:
+        assert isinstance(slide, TiffSlide)
+        for level in slide._levels:
+            monkeypatch.setattr(level.page.parent.filehandle, "_fh", None)  # tifffile's way to the file
+        assert slide.read(0, 0, slide.width, slide.height, mpp=0.25).std() > 0
+        assert slide.thumbnail(100).std() > 0
 
 
 def test_a_reserved_port_is_a_busy_one(monkeypatch: pytest.MonkeyPatch) -> None:

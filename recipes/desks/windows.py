@@ -224,7 +224,8 @@ def view(desk: Desk) -> Facts:
             lines = iter(process.stdout.readline, "")
             url = next(found[0] for line in lines if (found := re.search(r"http://\S+", line)))
             opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-            with opener.open(url) as page:
+            opener.open(url).close()  # which leaves the cookie
+            with opener.open(url.partition("?")[0]) as page:
                 return {"page": page.status, "bytes": len(page.read())}
         finally:
             process.kill()

@@ -239,6 +239,8 @@ class TiffSlide(Slide):
         self._levels = tuple(Chunks.of(page) for page in layout.pages)
         self._file = layout.file
         self._lock = threading.Lock()
+        for page in layout.pages:  # tifffile reads these when asked, from the file that threads share
+            _ = page.jpegtables, page.decode
         self._threads = available_cores()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
