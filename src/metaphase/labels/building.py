@@ -392,7 +392,7 @@ def _records(table: pd.DataFrame) -> list[Facts]:
 
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
-    """What became of each case, and the manifest of those fit for training, with absolute paths."""
+    """What became of each case, and the manifest of those fit for training."""
     absolute = {
         name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in SLIDES
     }
