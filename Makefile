@@ -54,6 +54,7 @@ lint: $(READY)  ## style, types, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for each in win32 darwin; do $(BIN)/mypy --platform $$each --no-warn-unreachable --cache-dir .mypy_cache/$$each src recipes || exit 1; done
 	$(BIN)/lint-imports
 
 format: $(READY)

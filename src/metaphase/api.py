@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 import pandas as pd
 
-from metaphase.analysis.cohort import CohortSlide, named_slides, without_resolution
+from metaphase.analysis.cohort import CohortSlide, named_slides, names_in, without_resolution
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.record import SlideResult as Result
 from metaphase.analysis.record import load_result
@@ -149,7 +149,7 @@ def detect(
     several = isinstance(slide, Iterable) and not isinstance(slide, str | np.ndarray)
     given: Iterable[object] = slide if several else [slide]  # type: ignore[assignment]
     files = [Path(each) if isinstance(each, PATH) else _source(each, mpp, folder) for each in given]
-    chosen = list(named_slides(files, mpp=mpp, tissue=str(tissue)).values())
+    chosen = names_in(folder, named_slides(files, mpp=mpp, tissue=str(tissue)).values())
     if output is None:
         _refuse_others(chosen)
     unknown = without_resolution(chosen)

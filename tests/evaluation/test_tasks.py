@@ -15,7 +15,7 @@ import pytest
 from metaphase.analysis.cohort import cohort_slides
 from metaphase.analysis.tasks import evaluate_tasks
 from metaphase.base.errors import UsageError
-from metaphase.base.tables import folder_name, read_manifest, write_table
+from metaphase.base.tables import flat_case, read_manifest, write_table
 from metaphase.detections.files import read_detections
 from metaphase.detections.points import paper_points
 from metaphase.detections.table import CANDIDATES, DETECTIONS
@@ -55,7 +55,7 @@ def test_the_commands_of_the_documentation_go_from_the_folders_to_table_4(tmp_pa
 
 def write_results(folder: Path, case: str, points: np.ndarray, probability: np.ndarray) -> None:
     """What `metaphase detect` leaves, in so far as it is read; only what is sure is listed."""
-    name = folder_name(case)
+    name = flat_case(case)
     table = pd.DataFrame(points, columns=["x", "y"]).assign(slide=name, probability=probability)
     (folder / name).mkdir(parents=True)
     (folder / name / "summary.json").write_text(json.dumps({"name": name, "mpp": MPP}))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageError
-from metaphase.base.foreign import readable_name
+from metaphase.base.foreign import folder_key, folder_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.remote import location
-from metaphase.base.tables import case_folder, folder_name, named, natural, read_manifest, stated_number
+from metaphase.base.stages import FOLDER
+from metaphase.base.tables import case_folder, flat_case, named, natural, read_manifest, stated_number
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
 
@@ -55,7 +56,7 @@ def named_slides(
 
     `mpp` is that of paths to slides that state none.
     """
-    found: dict[str, CohortSlide] = {}
+    found, keys = dict[str, CohortSlide](), dict[str, Path]()
     slides, source = list(slides), TissueSource.stated(tissue)
     if source.mask is not None and len(slides) > 1:
         raise UsageError(
@@ -66,11 +67,11 @@ def named_slides(
     stated = iter(sources_with([slide for slide in slides if not isinstance(slide, SlideSource)], mpp))
     given = [slide if isinstance(slide, SlideSource) else next(stated) for slide in slides]
     for slide, name in zip(given, _distinct_names([slide.path for slide in given]), strict=True):
-        if name in found:
+        if (other := keys.setdefault(folder_key(name), slide.path)) is not slide.path:
             raise UsageError(
-                f"its outputs would overwrite those of {found[name].slide.path}",
+                f"its outputs would overwrite those of {other}",
                 path=slide.path,
-                next_step="name each slide once, or name them in a manifest",
+                next_step="name each slide once, rename one, or name them in a manifest",
             )
         found[name] = CohortSlide(name, slide, source)
     return found
@@ -83,16 +84,26 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
     ['a-he', 'b-he', 'c']
     """
     ways = [(*path.parts[:-1], path.resolve().name if path.is_dir() else path.stem) for path in paths]
-    names = [way[-1] for way in ways]
+    names = [folder_name(way[-1]) for way in ways]
     for folders in range(1, max(map(len, ways), default=0)):
-        often = Counter(names)
+        often = Counter(map(folder_key, names))
         names = [
-            "-".join(part.strip("/\\:.") for part in way[-folders - 1 :]).strip("-")
-            if often[name] > 1
+            folder_name("-".join(part.strip("/\\:.") for part in way[-folders - 1 :]).strip("-"))
+            if often[folder_key(name)] > 1
             else name
             for way, name in zip(ways, names, strict=True)
         ]
-    return [readable_name(name) for name in names]
+    return names
+
+
+def names_in(output: Path, slides: Iterable[CohortSlide]) -> list[CohortSlide]:
+    """Slides as a folder of results calls them already: earlier versions took other names for folders."""
+    inside = output.iterdir() if output.is_dir() else ()
+    there = [one.name for one in inside if (one / FOLDER).is_dir()]
+    known = {folder_key(name): name for name in there} | {name: name for name in there}
+    return [
+        replace(one, name=known.get(one.name, known.get(folder_key(one.name), one.name))) for one in slides
+    ]
 
 
 def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolutionError]:
@@ -133,7 +144,7 @@ def cohort_slides(
 def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
     """The H&E slide of a manifest's row."""
     return CohortSlide(
-        case_folder("", folder_name(str(row["case"]))).name,
+        case_folder("", flat_case(str(row["case"]))).name,
         SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
         TissueSource.stated(str(row.get("tissue") or tissue)),
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 
 from metaphase.analysis.record import REPORT, SCHEMA, SlideResult, load_result
-from metaphase.base.errors import MetaphaseError, ResultWarning
-from metaphase.base.files import explained, write_text
+from metaphase.base.errors import MetaphaseError, OutputError, ResultWarning
+from metaphase.base.files import explained, stored_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import account_of, fingerprint_of
@@ -89,10 +89,11 @@ def ask_for(
     """
     output = Path(output)
     with one_at_a_time(output, "index"):
-        now = {name: tuple(slides) for name, slides in asked.items()}
+        now = {_from(output, name): tuple(slides) for name, slides in asked.items()}
         known = None if alone else _asked(output)
         if known is not None:
-            before = {name: slides for name, slides in known.slides.items() if _still_asks(name)}
+            kept = {_from(output, name): slides for name, slides in known.slides.items()}
+            before = {name: slides for name, slides in kept.items() if _still_asks(output, name)}
         else:
             new = {name for slides in now.values() for name in slides}
             there = [] if alone else [one.name for one in result_folders(output) if one.name not in new]
@@ -111,11 +112,15 @@ def _asked(output: Path) -> Asked | None:
     )
 
 
-def _still_asks(name: str) -> bool:
+def _from(output: Path, name: str) -> str:
+    """What asks, as it is found from here; earlier versions kept whole paths."""
+    return stored_path(name, output) if Path(name).is_absolute() else name
+
+
+def _still_asks(output: Path, name: str) -> bool:
     """Whether a manifest, with or without a split, a folder or a file is still there."""
-    return (
-        name == EARLIER or is_url(name) or any(Path(one).exists() for one in (name, name.rpartition(" ")[0]))
-    )
+    there = ((output / one).exists() for one in (name, name.rpartition(" ")[0]))
+    return name == EARLIER or is_url(name) or any(there)
 
 
 def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
@@ -138,20 +143,34 @@ def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
             pruned = tuple(_prune(output, row["folder"]) for row in cohort.apart)
             cohort = replace(cohort, apart=(), pruned=pruned)
         by_code, methods = _words(output, cohort.rows)
-        write_table(output / COUNTS, _counts(cohort.rows))
+        locked = list[OutputError]()
+        with _going_on(locked):
+            write_table(output / COUNTS, _counts(cohort.rows))
         tables = {}
         for file in (DETECTIONS, CANDIDATES):
-            if cohort.rows:
-                is_kept = bool(made) and made["tables"].get(file) == _stamp(output, file)
-                _write_table(output / file, cohort, is_kept)
-                tables[file] = _stamp(output, file)
-            else:
-                with explained(output / file):
-                    (output / file).unlink(missing_ok=True)
+            with _going_on(locked):
+                if cohort.rows:
+                    is_kept = bool(made) and made["tables"].get(file) == _stamp(output, file)
+                    _write_table(output / file, cohort, is_kept)
+                    tables[file] = _stamp(output, file)
+                else:
+                    with explained(output / file):
+                        (output / file).unlink(missing_ok=True)
         said = {"version": [__version__, SCHEMA], "tables": tables, "apart": cohort.apart}
         write_rows(output / ROWS, said, cohort.rows)
         write_cohort_index(output / INDEX, cohort.rows, cohort.apart, cohort.failed, by_code, methods)
+    if locked:
+        raise locked[0]
     return cohort
+
+
+@contextmanager
+def _going_on(locked: list[OutputError]) -> Iterator[None]:
+    """A table that somebody has open in a spreadsheet must not keep the others from being written."""
+    try:
+        yield
+    except OutputError as error:
+        locked.append(error)
 
 
 def _prune(output: Path, name: str) -> str:

@@ -15,7 +15,6 @@ Nothing here needs networks.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -26,13 +25,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError
-from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import is_file, parsing, read_json, state_of
+from metaphase.base.files import explained, stated_path, stored_path, write_text
+from metaphase.base.foreign import files_in, is_file, parsing, read_json, state_of
 from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
 from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of
-from metaphase.base.tables import named, read_table, require_columns
+from metaphase.base.tables import named, read_table, require_columns, tails
 from metaphase.base.typed import Kind, Number, Stored, read_typed
 from metaphase.counting.clinical import AtypicalShare, Count, Likely, SlideCount
 from metaphase.counting.sites import SiteProfile, load_profile, save_profile
@@ -307,7 +306,7 @@ class SlideResult:
         picture = ""
         with suppress(MetaphaseError), self.source.open() as slide:
             (picture,) = jpeg_uris([slide.thumbnail(NOTEBOOK_PX)], NOTEBOOK_BYTES)
-        link = Path(os.path.relpath(self.report)).as_posix()
+        link = stored_path(self.report, Path())
         return render("notebook.html", result=self, link=link, picture=picture)
 
     @property
@@ -390,7 +389,7 @@ def source_of(
     path = found_from(folder, record.slide)
     if is_slide_there(path) and _holds(path, content, exact=exact):
         return SlideSource(path, stated)
-    for other in sorted(slides.rglob("*")) if slides is not None else ():
+    for other in files_in(slides, "**/*") if slides is not None else ():
         if _holds(other, content, exact=False) and _holds(other, content, exact=True):
             return SlideSource(other, stated)
     what = "is another slide now" if is_slide_there(path) else "is no longer there"
@@ -411,11 +410,13 @@ def _holds(path: Path, content: Any, *, exact: bool) -> bool:
 
 
 def found_from(folder: Path, stated: str) -> Path:
-    """A file that a folder's summary states: by its path from here, from a folder above, or in the folder."""
-    path = location(stated)
+    """A file that a folder's summary states: by its path from here, it or its end from a folder above."""
+    path = location(stated_path(stated))
     if isinstance(path, RemotePath):
         return path
-    paths = (path, *(parent / path for parent in folder.resolve().parents), folder / path.name)
+    above = folder.resolve().parents
+    ends = (parent / end for end in tails(path.as_posix())[1:] for parent in above)
+    paths = (path, *(parent / path for parent in above), folder / path.name, *ends)
     return next((one for one in paths if is_slide_there(one)), path)
 
 

@@ -307,7 +307,7 @@ class SearchedSlide:
         return SlideRecord(
             **dict(counted) | {"warnings": self._warnings(counted)},
             name=self.name,
-            slide=str(self.source.path),
+            slide=self.source.path.as_posix(),
             **{key: facts[key] for key in (*about, *how)},
             threshold=asked.counting.threshold,
             detection_threshold=asked.points["mitoses"]["delta"],

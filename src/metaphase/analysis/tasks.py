@@ -13,7 +13,7 @@ from metaphase.analysis.scoring import proliferation_at, read_cases
 from metaphase.base.arrays import Integers, Mask
 from metaphase.base.errors import ResultWarning
 from metaphase.base.files import write_text
-from metaphase.base.tables import TableError, folder_name, named, write_table
+from metaphase.base.tables import TableError, case_folder, flat_case, named, write_table
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.table import SUMMARY
@@ -88,7 +88,9 @@ def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, l
     tasks, warnings = dict[str, Task](), list[ResultWarning]()
     if set(COUNT_PARTS) <= set(cohort.manifest):
         slides = cohort.manifest[cohort.manifest["split"].isin(("train", "test"))]
-        there = np.array([(found / folder_name(case) / SUMMARY).is_file() for case in slides["case"]], bool)
+        there = np.array(
+            [(case_folder(found, flat_case(case)) / SUMMARY).is_file() for case in slides["case"]], bool
+        )
         if absent := list(slides["case"][~there]):
             said = f"{len(absent)} slides without results are left out: {named(absent)}"
             warnings.append(ResultWarning("no-prediction", said))
@@ -122,7 +124,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Tas
         folder / name for name in ("slides.csv", "counts.parquet", "card.json", "held-out.csv")
     )
     write_table(manifest, slides)
-    results = [found / folder_name(case) for case in slides["case"]]
+    results = [case_folder(found, flat_case(case)) for case in slides["case"]]
     cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())
     table.attrs[SEARCH] = stated_search(

@@ -7,12 +7,32 @@ import errno
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from metaphase.base.errors import OutputError
 from metaphase.base.foreign import is_made_up
 from metaphase.base.remote import is_url, location
+
+Made = TypeVar("Made")
+PAUSES_S = (0.01, 0.04, 0.15, 0.5, 1.0)
+"""On Windows nobody renames or removes what another has open: readers of ours, virus scanners are quick."""
+SHORT = 20
+"""Characters of a temporary file's name: its end, by which writers know what to write."""
+
+
+def patiently(act: Callable[[], Made]) -> Made:
+    """Do something with a file that somebody else may have open for a moment."""
+    for pause_s in PAUSES_S:
+        try:
+            return act()
+        except PermissionError as error:
+            if error.errno != errno.EACCES:
+                raise
+            time.sleep(pause_s)
+    return act()
 
 
 @contextlib.contextmanager
@@ -25,15 +45,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     with explained(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
-            temporary = Path(folder) / target.name
+        with tempfile.TemporaryDirectory(
+            prefix=".", dir=target.parent, ignore_cleanup_errors=True
+        ) as folder:  # a short path: on Windows the whole of it may have 259 characters
+            temporary = Path(folder) / target.name[-SHORT:]
             yield temporary
-            if (
-                temporary.is_file()
-            ):  # and on the disk: a power cut after the renaming would else leave it empty
-                with temporary.open("rb") as file:
+            if temporary.is_file():  # a power cut after the renaming would else leave it empty
+                with temporary.open("r+b") as file:
                     os.fsync(file.fileno())
-            temporary.replace(target)
+            patiently(lambda: temporary.replace(target))
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -55,7 +75,7 @@ def explained(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(
-            f"cannot write ({error.strerror or error})", path=target, next_step=_next_step(error)
+            f"cannot write ({error.strerror or error})", path=target, next_step=_next_step(error, target)
         ) from error
 
 
@@ -76,11 +96,34 @@ def output_folder(path: Path) -> Path:
     refuse_elsewhere(path)
     there = next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
     if os.path.lexists(there) and not there.is_dir():
-        raise OutputError("is not a folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, "")))
+        raise OutputError(
+            "is not a folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, ""), there)
+        )
     return path
 
 
-def _next_step(error: OSError) -> str:
+def stored_path(path: str | Path, folder: Path) -> str:
+    """A path as a file in a folder keeps it: as it is seen from there, with slashes on every system."""
+    if is_url(path):
+        return str(location(path))
+    with contextlib.suppress(ValueError):  # another drive
+        path = os.path.relpath(path, folder.resolve())
+    return Path(path).as_posix()
+
+
+def stated_path(text: str, folder: Path = Path()) -> str:
+    r"""A path that a file in a folder keeps, as this system has it: older ones of Windows have backslashes.
+
+    >>> stated_path("slides\\he.tif"), stated_path("s3://bucket/he.tif")
+    ('slides/he.tif', 's3://bucket/he.tif')
+    """
+    ours = "\\" not in text or os.sep == "\\" or os.path.lexists(folder / text)
+    return text if ours else text.replace("\\", "/")
+
+
+def _next_step(error: OSError, target: Path) -> str:
+    if isinstance(error, PermissionError) and target.is_file() and os.access(target.parent, os.W_OK):
+        return "a program such as Excel has it open: close it there, then run the same command again"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "free some space, or choose a folder on another disk"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

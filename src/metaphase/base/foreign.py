@@ -13,12 +13,14 @@ ours are:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -229,6 +231,48 @@ def readable_name(name: str) -> str:
     ('caf%E9', 'café')
     """
     return re.sub("[\udc80-\udcff]", lambda found: f"%{ord(found[0]) - 0xDC00:02X}", name)
+
+
+LONGEST_NAME = 80
+"""Bytes of a folder's name; files in it are called like it, and Windows takes paths of 259 characters."""
+_UNSAFE = re.compile(
+    r"""[\x00-\x1f\x7f<>:"/\\|?*] | ^\. | [. ]+$
+    | ^(?=(?:con|prn|aux|nul|com\d|com[¹²³]|lpt\d|lpt[¹²³]|conin\$|conout\$)[ ]*(?:\.|$)).
+    | \.(?=(?:html|js|csv|parquet|json|log)$) | ^r(?=emoved$)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What Linux, Windows or macOS refuses, hides or takes for a device; what is called as our own files are."""
+
+
+def folder_name(name: str) -> str:
+    """What the folder of a slide or case is called, the same on every system; most names stay as they are.
+
+    >>> [folder_name(name) for name in ("S1.2", "..", "a:b?", "x. ", "nul.1", "counts.csv")]
+    ['S1.2', '%2E%2E', 'a%3Ab%3F', 'x%2E%20', '%6Eul.1', 'counts%2Ecsv']
+    """
+    name = unicodedata.normalize("NFC", readable_name(name))
+    name = _UNSAFE.sub(lambda found: "".join(f"%{ord(one):02X}" for one in found[0]), name)
+    name = unicodedata.normalize("NFC", name)
+    if len(data := name.encode(errors="replace")) <= LONGEST_NAME:
+        return name
+    check = hashlib.blake2b(data, digest_size=4).hexdigest()
+    return f"{data[: LONGEST_NAME - len(check) - 1].decode(errors='ignore')}~{check}"
+
+
+def folder_key(name: str) -> str:
+    """The same for names that Windows or macOS does not tell apart."""
+    return folder_name(name).casefold()
+
+
+def is_clutter(path: Path) -> bool:
+    """Whether macOS or Windows left a file there, for itself."""
+    return path.name.startswith("._") or path.name.lower() in (".ds_store", "thumbs.db", "desktop.ini")
+
+
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    """What people left in a folder, by a pattern (`**/*.csv`: also below it)."""
+    found = (path for path in folder.glob(pattern) if not is_clutter(path))
+    return sorted(found, key=lambda path: path.parts)  # the same order on every system
 
 
 def library(

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -23,6 +24,11 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def most_processes(wanted: int) -> int:
+    """So many processes, or as many as one can wait for on Windows."""
+    return min(wanted, 61) if sys.platform == "win32" else wanted
 
 
 @cache
@@ -64,7 +70,7 @@ def worker_processes(
 ) -> Iterator[ProcessPoolExecutor]:
     """Processes begun afresh. They end at once where the work is interrupted; a pool alone waits for them."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=initializer) as pool:
+    with ProcessPoolExecutor(most_processes(count), mp_context=spawn, initializer=initializer) as pool:
         try:
             yield pool
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM

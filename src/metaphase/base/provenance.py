@@ -26,7 +26,7 @@ import numpy as np
 
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.files import explained, write_text
-from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, read_json, state_of
+from metaphase.base.foreign import check_plain, is_clutter, is_file, is_folder, parsing, read_json, state_of
 from metaphase.base.later import pandas as pd
 from metaphase.base.remote import location
 from metaphase.version import __version__
@@ -136,8 +136,8 @@ class FileContent:
     def account(self) -> Any:
         """Its fingerprint, or that there is none; those of a folder's files by name."""
         if is_folder(self.path):
-            files = sorted(path for path in self.path.rglob("*") if path.is_file())
-            return {str(path.relative_to(self.path)): file_fingerprint(path) for path in files}
+            files = [path for path in self.path.rglob("*") if path.is_file() and not is_clutter(path)]
+            return {path.relative_to(self.path).as_posix(): file_fingerprint(path) for path in files}
         return file_fingerprint(self.path) if is_file(self.path) else ABSENT
 
 

@@ -113,8 +113,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     data = read_bytes(path, UsageError)
     if any(line.count(b".") > MOST_DOTS for line in data.split(b"\n")):
         raise UsageError("a line is nested too deeply", path=path, next_step="correct that line")
-    with parsing(path, "not valid TOML", next_step="correct that line", error=UsageError):
-        return tomllib.loads(data.decode("utf-8"))
+    windows = ", a path of Windows as C:/slides" if b"\\" in data else ""
+    with parsing(path, "not valid TOML", next_step=f"correct that line{windows}", error=UsageError):
+        return tomllib.loads(data.decode("utf-8-sig"))
 
 
 def settings_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -17,8 +16,17 @@ from pyarrow import parquet
 
 from metaphase.base.arrays import BELIEVABLE_MPP
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.files import atomic_path
-from metaphase.base.foreign import RAISE_LIMITS, finite, parse_json, parsing, raised, read_bytes
+from metaphase.base.files import atomic_path, stated_path, stored_path
+from metaphase.base.foreign import (
+    RAISE_LIMITS,
+    finite,
+    folder_key,
+    folder_name,
+    parse_json,
+    parsing,
+    raised,
+    read_bytes,
+)
 from metaphase.base.later import pandas as pd
 from metaphase.base.remote import is_url, location
 
@@ -254,7 +262,9 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
     for name in {"he", "phh3", "tissue"} & set(frame.columns):
         frame[name] = [
-            str(path.parent / value) if value and value != WHOLE_SLIDE and not is_url(value) else value
+            str(path.parent / stated_path(value, path.parent))
+            if value and value != WHOLE_SLIDE and not is_url(value)
+            else value
             for value in as_text(frame[name])
         ]
     for name in {*MANIFEST_COLUMNS, *IDENTIFIERS} & set(frame.columns):
@@ -270,38 +280,48 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     if (frame["case"] == "").any():
         row = int((frame["case"] == "").to_numpy().argmax())
         raise TableError(f"row {row + 1} has no case", path=path, next_step="give every row a case")
-    repeated = frame["case"][frame["case"].duplicated()]
+    repeated = frame["case"][frame["case"].map(folder_key).duplicated(keep=False)]
     if len(repeated):
         raise TableError(
             f"the manifest names these cases more than once: {named(repeated)}",
             path=path,
-            next_step="give each case one row; use the column patient for slides that belong together",
+            next_step="give each case one row, and names that differ by more than upper case; use the column "
+            "patient for slides that belong together",
         )
     if "patient" not in frame.columns:
         frame["patient"] = frame["case"]
     return frame
 
 
-MAX_CASE_BYTES = 200
-"""File systems take names of 255; results add endings to some."""
+def write_manifest(path: Path, frame: pd.DataFrame) -> None:
+    """Write a manifest whose slides are found by their paths from here, also where both move together."""
+    columns = [name for name in ("he", "phh3", "tissue") if name in frame]
+    seen = {
+        name: [
+            stored_path(value, path.parent) if value and value != WHOLE_SLIDE else value
+            for value in as_text(frame[name])
+        ]
+        for name in columns
+    }
+    write_table(path, frame.assign(**seen))
 
 
 def case_folder(workspace: str | Path, case: str) -> Path:
-    """The folder of a case; a case whose name cannot be a folder's is a `UsageError`."""
-    odd = case in ("", ".", "..") or Path(case).name != case or "\\" in case or "\0" in case
-    if odd or len(os.fsencode(case)) > MAX_CASE_BYTES:
-        shown = case if len(case) < 60 else f"{case[:50]}..."
+    """The folder of a case, by its `folder_name` unless it is there as it is; a path is a `UsageError`."""
+    if case in ("", ".", "..") or not {"/", "\\", "\0"}.isdisjoint(case):
         raise UsageError(
-            f"the case {shown!r} cannot name a folder",
-            next_step=f"use letters, digits, dots, - and _ in `case`, {MAX_CASE_BYTES} at most",
+            f"the case {case[:60]!r} cannot name a folder",
+            next_step="use letters, digits, dots, - and _ in `case`",
         )
-    return Path(workspace) / case
+    name, folder = folder_name(case), Path(workspace)
+    earlier = workspace and name != case and folder.is_dir() and folder / case in folder.iterdir()
+    return folder / (case if earlier else name)
 
 
-def folder_name(case: str) -> str:
-    """What the results of a case of a data set are called.
+def flat_case(case: str) -> str:
+    """A case of a data set as its folder of results is called.
 
-    >>> folder_name("tupac-aux/05/01")
+    >>> flat_case("tupac-aux/05/01")
     'tupac-aux-05-01'
     """
     return case if {"", ".", ".."} & set(case.split("/")) else case.replace("/", "-")
@@ -364,17 +384,18 @@ def slide_names(path: str) -> list[str]:
 def rows_by_name(manifest: pd.DataFrame) -> dict[str, list[int]]:
     """The rows of a manifest that each name of a slide may mean.
 
-    A slide goes by its case, by the names of its H&E file and of its results, and by the end of its case from
-    two parts on (`05/01` of `tupac-aux/05/01`). A case means its own row only, and files come before the ends
-    of cases.
+    A slide goes by its case, by the names of its H&E file, by what the folder of either is called, and by
+    the end of its case from two parts on (`05/01` of `tupac-aux/05/01`). A case means its own row only, and
+    files come before the ends of cases.
     """
     ends, files = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
     for row, (case, he) in enumerate(zip(manifest["case"], manifest["he"], strict=True)):
-        for name in (folder_name(case), *tails(case)[:-1]):
+        for name in (folder_name(flat_case(case)), *tails(case)[:-1]):
             ends[name].append(row)
-        for name in dict.fromkeys(slide_names(he)):
+        for name in dict.fromkeys((*slide_names(he), folder_name(without_suffix(tails(he)[-1])))):
             files[name].append(row)
-    return ends | files | {case: [row] for row, case in enumerate(manifest["case"])}
+    cases = {case: [row] for row, case in enumerate(manifest["case"])}
+    return ends | files | {folder_name(case): rows for case, rows in cases.items()} | cases
 
 
 def rows_of_slide(slide: str, names: Mapping[str, list[int]]) -> list[int]:

@@ -65,7 +65,14 @@ def detect(
         explain: Say of every stage whether it was kept, or why it was done again.
         status: Say what would be done and why, then stop.
     """
-    from metaphase.analysis.cohort import asked_by, asker, cohort_slides, named_slides, without_resolution
+    from metaphase.analysis.cohort import (
+        asked_by,
+        asker,
+        cohort_slides,
+        named_slides,
+        names_in,
+        without_resolution,
+    )
     from metaphase.analysis.config import DetectionConfig
     from metaphase.analysis.run import detect_cohort, slide_states
     from metaphase.base.sharing.batch import shard_of
@@ -88,6 +95,7 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
+    chosen = names_in(output, chosen)
     names = [one.name for one in chosen]
     asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import webbrowser
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -56,11 +58,13 @@ def serve(
 
 
 def announce(what: str) -> Callable[[Running], None]:
-    """What a page that is about to be served shows, and where."""
+    """What a page that is about to be served shows, and where; at a desk the browser opens it."""
 
     def tell_link(running: Running) -> None:
         console.tell(f"{several(running.shown, what)}. Open this address; Ctrl-C stops:")
         typer.echo(running.url)
+        if sys.platform in ("win32", "darwin") and sys.stdout.isatty():
+            webbrowser.open(running.url)
 
     return tell_link
 

@@ -15,6 +15,7 @@ from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
+from metaphase.base.foreign import files_in
 from metaphase.base.later import pandas as pd
 from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, read_table, require_columns, require_numbers
@@ -69,7 +70,7 @@ def read_regions(path: str | Path, cohort: Cohort) -> Regions:
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() in (".geojson", ".json"):
-        files = sorted(path.glob("*.*json")) if path.is_dir() else [path]
+        files = files_in(path, "*.*json") if path.is_dir() else [path]
         shapes = [(file.stem, shape) for file in files for shape in _shapes(file, cohort)]
     else:
         frame = read_table(path)

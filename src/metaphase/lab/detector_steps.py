@@ -14,7 +14,7 @@ from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
 from metaphase.base.stages import Facts, Report, stage
-from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.base.tables import read_manifest, read_table, write_manifest, write_table
 from metaphase.counting.sites import FEWEST_ANSWERS, SampleConfig, save_profile
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.metrics import BootstrapConfig
@@ -144,7 +144,7 @@ def try_model(lab: Lab, report: Report) -> Facts:
     tested = set(batch.results)
     write_table(lab.evaluation / "truth.csv", truth[truth["slide"].isin(tested)])
     rows = read_manifest(manifest)
-    write_table(lab.evaluation / "manifest.csv", rows[rows["case"].isin(tested)])
+    write_manifest(lab.evaluation / "manifest.csv", rows[rows["case"].isin(tested)])
     result = evaluate_mitoses(
         lab.evaluation / "truth.csv", lab.results / "candidates.parquet", bootstrap=BootstrapConfig(),
         card=lab.model.with_suffix(".json"), manifest=lab.evaluation / "manifest.csv",

@@ -15,6 +15,7 @@ import pandas as pd
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.foreign import files_in
 from metaphase.base.stages import Report, silent
 from metaphase.base.tables import as_text, named, natural, read_own_table, slide_names, write_table
 from metaphase.images.inspection import inspect_slide
@@ -277,7 +278,7 @@ def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
 
 def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
     """Patient and laboratory by the name of a slide or case, from a table given or found in the folder."""
-    tables = [table] if table is not None else sorted(folder.glob("*.csv"))
+    tables = [table] if table is not None else files_in(folder, "*.csv")
     facts: dict[str, dict[str, str]] = {}
     for path in tables:
         frame = read_own_table(path)

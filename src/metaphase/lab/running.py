@@ -18,7 +18,7 @@ from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, U
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
-from metaphase.base.tables import as_text, read_manifest, read_table, write_table
+from metaphase.base.tables import as_text, read_manifest, read_table, write_manifest
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
 from metaphase.lab.label_steps import label_steps
@@ -72,7 +72,7 @@ def begin(
     earlier = read_manifest(lab.manifest) if lab.manifest.is_file() else None
     write_slides(lab, paired)
     manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier, ask=ask)
-    write_table(lab.manifest, manifest)
+    write_manifest(lab.manifest, manifest)
     show(lab)
     if kept:
         supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")

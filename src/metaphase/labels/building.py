@@ -47,6 +47,7 @@ from metaphase.base.tables import (
     read_manifest,
     read_table,
     stated_number,
+    write_manifest,
     write_table,
 )
 from metaphase.detections.files import known_formats, read_detections
@@ -391,7 +392,7 @@ def _records(table: pd.DataFrame) -> list[Facts]:
 
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
-    """What became of each case, and the manifest of those fit for training, with absolute paths."""
+    """What became of each case, and the manifest of those fit for training."""
     absolute = {
         name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in SLIDES
     }
@@ -401,7 +402,7 @@ def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResu
     pairs["phh3_mpp"] = pairs["phh3_mpp"].fillna(pairs["he_mpp"])
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
     fit = [one.status == "done" for one in results]
-    write_table(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
+    write_manifest(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
 
 
 # ---- what there is to review, and what people decided ----

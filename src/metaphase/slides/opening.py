@@ -22,7 +22,7 @@ from PIL import Image, UnidentifiedImageError
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, ResultWarning, SlideError, UsageError
-from metaphase.base.foreign import check_plain, is_file, is_folder, parsing, plugins, state_of
+from metaphase.base.foreign import check_plain, files_in, is_file, is_folder, parsing, plugins, state_of
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import RemotePath, location, reported_as
 from metaphase.base.tables import named
@@ -242,13 +242,13 @@ def companions(path: Path) -> list[Path]:
     if isinstance(path, RemotePath):
         return []
     if path.suffix.lower() == ".mrxs":
-        return sorted(file for file in path.with_suffix("").glob("*") if file.is_file())
+        return [file for file in files_in(path.with_suffix(""), "*") if file.is_file()]
     if is_dicom(path):
         return [file for file in dicom_files(path.parent) if file != path]
     if path.suffix.lower() in (".vms", ".vmu"):
         lines = path.read_text(encoding="latin-1").splitlines()
         named = (path.parent / line.partition("=")[2].strip() for line in lines if "=" in line)
-        return sorted({file for file in named if is_file(file)})
+        return sorted({file for file in named if is_file(file)}, key=lambda file: file.parts)
     return []
 
 

@@ -246,6 +246,8 @@ class TiffSlide(Slide):
         self._levels = tuple(Chunks.of(page) for page in layout.pages)
         self._file = layout.file
         self._lock = threading.Lock()
+        for page in layout.pages:  # tifffile reads these when asked, from the file that threads share
+            _ = page.jpegtables, page.decode
         self._threads = available_cores()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
 
@@ -320,7 +322,7 @@ class TiffSlide(Slide):
         if isinstance(handle, RemoteFile):
             return handle.at(offset, size)
         if hasattr(os, "pread"):
-            return os.pread(handle.fileno(), size, offset)
+            return bytes(os.pread(handle.fileno(), size, offset))
         with self._lock:  # Windows has no positioned read
             handle.seek(offset)
             return handle.read(size)

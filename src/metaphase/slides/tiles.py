@@ -6,6 +6,7 @@ import math
 import mmap
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context, reduction
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from metaphase.base.arrays import RGB, Box, Integers, Mask, Points
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.base.parallel import available_cores, end_with_parent, in_order, ordered_map
+from metaphase.base.parallel import available_cores, end_with_parent, in_order, most_processes, ordered_map
 from metaphase.slides.contract import WORKING_MPP, Flaw, Slide
 from metaphase.slides.damage import OVERLAP_PX, cell_of, odd_parts
 from metaphase.slides.opening import SlideSource, source_of
@@ -224,6 +226,8 @@ def _grouped(corners: Integers, block_px: int) -> list[Integers]:
 PAGE, CHANNELS = mmap.ALLOCATIONGRANULARITY, 3
 NICENESS = 5
 """How far decoding gives way: a GPU waits for whoever computes, who has little to do, but at once."""
+NO_FILE = -1
+"""On Windows a name is enough."""
 Prepare = Callable[[mmap.mmap], Callable[[], object]]
 """Makes shared memory ready for a device, and says how to undo that."""
 
@@ -236,17 +240,12 @@ class TileProcesses:
     """
 
     def __init__(self, count: int, prepare: Prepare | None = None) -> None:
-        self.count = count
-        if hasattr(os, "memfd_create"):
-            self._file = os.memfd_create("tiles")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._file = os.dup(file.fileno())
+        self.count = count = most_processes(count)
+        self._shared = _shared_memory()
         self._room: mmap.mmap | None = None
         self._prepare: Prepare = prepare or (lambda _: lambda: None)
         self._undo: Callable[[], object] = lambda: None
-        shared = _Shared(self._file)
-        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (shared,))
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (self._shared,))
         for _ in range(count):
             self._pool.submit(os.getpid)
 
@@ -281,9 +280,10 @@ class TileProcesses:
         """Shared memory of at least this size; it only grows."""
         if self._room is None or size > len(self._room):
             total = -(-size // PAGE) * PAGE
-            os.truncate(self._file, total)
+            if self._shared.file != NO_FILE:
+                os.truncate(self._shared.file, total)
             self._undo()
-            self._room = mmap.mmap(self._file, total)
+            self._room = self._shared.mapped(total)
             self._undo = self._prepare(self._room)
         return self._room
 
@@ -291,21 +291,41 @@ class TileProcesses:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
         self._undo()
-        os.close(self._file)
+        if self._shared.file != NO_FILE:
+            os.close(self._shared.file)
 
 
+@dataclass(frozen=True)
 class _Shared:
-    """A file's descriptor, which each process gets as it is started."""
+    """Memory of several processes: by a file's descriptor, which each gets as it is started, or by a name."""
 
-    def __init__(self, file: int) -> None:
-        self.file = file
+    file: int
+    name: str
+
+    def mapped(self, size: int) -> mmap.mmap:
+        """The memory, once the file has this size."""
+        if sys.platform == "win32":
+            return mmap.mmap(self.file, size, f"{self.name}-{size}")
+        return mmap.mmap(self.file, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (reduction.DupFd(self.file),)
+        if sys.platform == "win32":
+            return _Shared, (self.file, self.name)
+        return _received, (reduction.DupFd(self.file), self.name)
 
 
-def _received(handle: Any) -> _Shared:
-    return _Shared(handle.detach())
+def _shared_memory() -> _Shared:
+    name = f"metaphase-{uuid4().hex}"
+    if sys.platform == "win32":
+        return _Shared(NO_FILE, name)
+    if hasattr(os, "memfd_create"):
+        return _Shared(os.memfd_create(name), name)
+    with tempfile.TemporaryFile() as file:
+        return _Shared(os.dup(file.fileno()), name)
+
+
+def _received(handle: Any, name: str) -> _Shared:
+    return _Shared(handle.detach(), name)
 
 
 # ---- what runs in the processes ----
@@ -317,8 +337,9 @@ _worker: dict[str, Any] = {}
 def _begin(shared: _Shared) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever reads the tiles is stopped, and ends them
-    os.nice(NICENESS)
-    _worker["file"] = shared.file
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    _worker["shared"] = shared
 
 
 def _decode(
@@ -333,7 +354,7 @@ def _decode(
     """Read one tile into its slot; flaws are returned where they are to be `noted`, else an error."""
     number, tile, x, y = task
     if len(_worker.get("room", ())) != total:
-        _worker["room"] = mmap.mmap(_worker["file"], total)
+        _worker["room"] = _worker["shared"].mapped(total)
     if _worker.get("source") != source:
         _worker.pop("source", None)
         before = _worker.pop("slide", None)

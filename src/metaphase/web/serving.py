@@ -7,8 +7,8 @@ import contextlib
 import errno
 import logging
 import os
-import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -57,8 +57,7 @@ class ImpatientProtocol(H11Protocol):
         """Begin to wait for a request; of too many who do, whoever has said nothing for longest is let go."""
         super().connection_made(transport)
         self._hurry()
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # of which slides need some, too
-        if len(self.connections) > max(4, min(MOST_CONNECTIONS, (files - BACKLOG) // 2)):
+        if len(self.connections) > _most_connections():
             waiting = (
                 one for one in self.connections if isinstance(one, ImpatientProtocol) and one._deadline
             )
@@ -112,6 +111,15 @@ class ImpatientProtocol(H11Protocol):
             self._deadline = None
 
 
+def _most_connections() -> int:
+    if sys.platform == "win32":  # where sockets are no files
+        return MOST_CONNECTIONS
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # of which slides need some, too
+    return max(4, min(MOST_CONNECTIONS, (files - BACKLOG) // 2))
+
+
 class OnceInAWhile(logging.Filter):
     """Lets a complaint through once in `QUIET_S`: without descriptors, a server has thousands a second."""
 
@@ -151,7 +159,8 @@ def listening(host: str, port: int) -> socket.socket:
             try:
                 listener.bind(address)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:
+                reserved = error.errno == errno.EACCES and port >= 1024  # Windows keeps some for itself
+                if error.errno != errno.EADDRINUSE and not reserved:
                     raise
                 listener.bind((address[0], 0, *address[2:]))
                 taken = listener.getsockname()[1]

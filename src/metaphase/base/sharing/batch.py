@@ -194,6 +194,10 @@ def run_batch(
                 watch.finished(name, outcome)
     if folder is not None:
         write_log(folder / ERRORS)
+        known = {one.name for one in known_failures(folder)}
+        lost = [name for name, one in outcomes.items() if isinstance(one, Failure) and name not in known]
+        if lost:
+            watch.noted(f"not recorded as failed, for want of space or a shorter path: {', '.join(lost)}")
         _tidy(folder)
     return Batch({name: outcomes[name] for name in items})
 
@@ -366,8 +370,9 @@ def _record_of(folder: Path, name: str) -> Path:
 def _add_to_log(log: Path, failure: Failure) -> bool:
     """Add what failed just now, and say whether that worked; a pipe is not waited for."""
     try:
-        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
-        with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace") as opened:
+        at_once = getattr(os, "O_NONBLOCK", 0)
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | at_once, 0o666)
+        with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace", newline="\n") as opened:
             opened.write(f"{failure.account}\n")
     except OSError:
         return False

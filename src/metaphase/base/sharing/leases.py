@@ -16,6 +16,7 @@ import os
 import platform
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from metaphase.base.errors import MetaphaseError, OutputError
-from metaphase.base.files import explained
+from metaphase.base.files import explained, patiently
 
 BEAT_S, LAPSE_S = 10.0, 120.0
 """Attributes of files are cached for a minute by NFS clients: a lease must stand still for longer."""
@@ -39,7 +40,9 @@ LOCK_S = 5.0
 """How long the lock of a folder is waited for."""
 LONGEST_NAME = 120
 """Bytes of a file's name; longer ones are cut, and their checksum added."""
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINKS = (errno.EINVAL, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_QUERY, _DENIED, _RUNNING = 0x1000, 5, 259
+"""Windows: the right to ask about a process, what one of another user answers, what one that runs has."""
 
 
 class LeaseLostError(MetaphaseError):
@@ -82,8 +85,8 @@ class Holder:
         if stated.get("machine") != this_machine():
             return False
         process = stated.get("process")
-        now = _started(process) if type(process) is int else ""
-        return not now or now != stated.get("started")
+        now = _started(process) if type(process) is int and process > 0 else ""
+        return now is not None and (not now or now != stated.get("started"))
 
     @property
     def lapse_s(self) -> float:
@@ -120,22 +123,41 @@ def this_machine() -> str:
     return hashlib.blake2b(" ".join(known).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _started(process: int) -> str:
-    """When a process of this machine began, in its own words; empty where there is none."""
-    try:
+def _started(process: int) -> str | None:
+    """When a process of this machine began, in its own words; empty where there is none, None where nobody
+    says."""
+    if sys.platform == "win32":  # where os.kill ends whom it asks for
+        return _started_on_windows(process)
+    with contextlib.suppress(OSError, IndexError):
         stated = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
         fields = stated.rpartition(")")[2].split()
         return "" if fields[0] in ("Z", "X") else fields[19]
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    except (OSError, IndexError):
-        return ""
-    try:  # a system without /proc
+    try:  # a system without /proc, or one that shows each user his own
         os.kill(process, 0)
+    except PermissionError:
+        return None
     except (OSError, OverflowError):
         return ""
-    return "running"
+    return None
+
+
+def _started_on_windows(process: int) -> str | None:
+    import ctypes
+
+    if sys.platform == "win32":
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        kernel.OpenProcess.restype = ctypes.c_void_p
+        handle = ctypes.c_void_p(kernel.OpenProcess(_QUERY, False, ctypes.c_ulong(process)))
+        if not handle:
+            return None if ctypes.get_last_error() == _DENIED else ""
+        try:
+            code, times = ctypes.c_ulong(), [ctypes.c_ulonglong() for _ in range(4)]
+            kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+            kernel.GetProcessTimes(handle, *map(ctypes.byref, times))
+            return str(times[0].value) if code.value == _RUNNING else ""
+        finally:
+            kernel.CloseHandle(handle)
+    return None
 
 
 class Lease:
@@ -174,7 +196,7 @@ class Lease:
         self.beating.join(BEAT_S)
         with contextlib.suppress(OSError, OutputError):
             if self._is_mine(_read(self._path)):
-                self._path.unlink()
+                patiently(self._path.unlink)
 
     def _go_on(self) -> None:
         """Renew it in place, not by renaming: whoever opens the same file again sees the newest content."""
@@ -231,7 +253,7 @@ def _read(path: Path) -> Holder | None:
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OutputError("is not a plain file", path=path, next_step="remove it")
-        return Holder(path.read_bytes())
+        return Holder(patiently(path.read_bytes))
     except FileNotFoundError:
         return None
 
@@ -249,7 +271,7 @@ def _created(path: Path, content: bytes) -> bool:
                 if not left:
                     raise
         try:
-            os.link(own, path)
+            patiently(lambda: os.link(own, path))
         except FileExistsError:
             return own.stat().st_nlink == 2  # on NFS, an answer may get lost and the question be repeated
         except OSError as error:
@@ -261,7 +283,7 @@ def _created(path: Path, content: bytes) -> bool:
             except FileExistsError:
                 return False
         finally:
-            own.unlink(missing_ok=True)
+            patiently(lambda: own.unlink(missing_ok=True))
     return True
 
 
@@ -270,20 +292,21 @@ def _alone(folder: Path) -> Iterator[None]:
     """Of all who would remove a lapsed lease, one at a time, where the file system knows locks: another may
     have made a new one meanwhile. Without locks, whoever loses it so finds out at its next beat."""
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError, ImportError):
-            import fcntl
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                import fcntl
 
-            file = os.open(folder, os.O_RDONLY)
-            held.callback(os.close, file)  # which also unlocks it
-            until = time.monotonic() + LOCK_S
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.01)
+                file = os.open(folder, os.O_RDONLY)
+                held.callback(os.close, file)  # which also unlocks it
+                until = time.monotonic() + LOCK_S
+                while True:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if time.monotonic() > until:
+                            raise
+                        time.sleep(0.01)
         yield
 
 
@@ -293,7 +316,7 @@ def _set_aside(path: Path, lapsed: Holder) -> None:
     try:
         if path.read_bytes() != lapsed.content:
             return
-        path.rename(aside)
+        patiently(lambda: path.rename(aside))
     except FileNotFoundError:  # somebody else was quicker
         return
     try:
@@ -301,4 +324,4 @@ def _set_aside(path: Path, lapsed: Holder) -> None:
         if content != lapsed.content:
             _created(path, content)
     finally:
-        aside.unlink(missing_ok=True)
+        patiently(lambda: aside.unlink(missing_ok=True))

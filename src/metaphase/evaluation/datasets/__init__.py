@@ -13,7 +13,15 @@ import pandas as pd
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import parsing
-from metaphase.base.tables import TableError, named, read_manifest, read_table, require_columns, write_table
+from metaphase.base.tables import (
+    TableError,
+    named,
+    read_manifest,
+    read_table,
+    require_columns,
+    write_manifest,
+    write_table,
+)
 from metaphase.detections.table import detection_set
 from metaphase.evaluation.comparison import fill_geometry
 from metaphase.evaluation.datasets.published import (
@@ -114,7 +122,7 @@ def import_dataset(name: str, folder: Path, output: Path, *, mpp: float | None =
     if empty:  # a row without position for every labelled image in which there is nothing
         table = pd.concat([table, pd.DataFrame({"slide": empty})], ignore_index=True)
     write_table(output / "truth.csv", table)
-    write_table(output / "manifest.csv", manifest.dropna(axis=1, how="all"))
+    write_manifest(output / "manifest.csv", manifest.dropna(axis=1, how="all"))
     record = {"dataset": name, "source": str(folder), "images": len(manifest), "points": labels}
     record |= {"warnings": [warning.to_dict() for warning in dataset.warnings], "metaphase": __version__}
     write_text(output / "import.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
-from metaphase.base.foreign import parsing
+from metaphase.base.foreign import files_in, parsing
 from metaphase.base.tables import (
     IDENTIFIERS,
     MANIFEST_COLUMNS,
@@ -94,7 +94,7 @@ class Collector:
 
 def images_below(folder: Path) -> dict[str, Path]:
     """Every image below the folder by its path relative to it, without suffix."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    paths = [path for path in files_in(folder, "**/*") if path.suffix.lower() in SUFFIXES]
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
@@ -201,7 +201,7 @@ def only_database(folder: Path) -> Path:
 
     The published variants (MEL, HEAEL, ODAEL) differ in their labels, so that one must be chosen.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SLIDERUNNER.suffixes)
+    found = [path for path in files_in(folder, "**/*") if path.suffix.lower() in SLIDERUNNER.suffixes]
     return _only(folder, found, "databases", "name the database itself")
 
 
@@ -319,7 +319,7 @@ def _note_images(collector: Collector, folder: Path, *, test: bool = False) -> N
 
 def _note_files(collector: Collector, folder: Path) -> None:
     seen: dict[tuple[str, str], Path] = {}
-    for path in sorted(folder.rglob("*.csv")):
+    for path in files_in(folder, "**/*.csv"):
         region = _REGION.search(path.with_suffix("").as_posix())
         if not region:
             continue
@@ -408,8 +408,8 @@ def read_slides(folder: Path) -> Dataset:
 
 def _note_slides(collector: Collector, folder: Path, part: str, split: str) -> int:
     """Note the slides of a split; says how many of its truth are not on disk, where others are."""
-    slides = {path.stem: path for path in sorted(folder.rglob(f"TUPAC-{part}-*.svs"))}
-    tables = sorted(folder.rglob(f"{split}ing_ground_truth*.csv"))
+    slides = {path.stem: path for path in files_in(folder, f"**/TUPAC-{part}-*.svs")}
+    tables = files_in(folder, f"**/{split}ing_ground_truth*.csv")
     if slides and not tables and split == "train":
         raise TableError("no training_ground_truth.csv", path=folder, next_step="put it beside the slides")
     truths = {
@@ -465,7 +465,7 @@ UNLABELLED = range(151, 201)
 
 def read_midog(folder: Path) -> Dataset:
     """`MIDOG*.json` or a SlideRunner database (or the file itself), and the images it names."""
-    found = sorted(folder.rglob("MIDOG*.json")) or sorted(folder.rglob("MIDOG*.sqlite"))
+    found = files_in(folder, "**/MIDOG*.json") or files_in(folder, "**/MIDOG*.sqlite")
     path = _only(folder, found, "files MIDOG*.json or MIDOG*.sqlite", "name the file itself")
     images = images_by_stem(beside(folder))
     collector = Collector("midog/")
@@ -550,7 +550,7 @@ def read_midesec(folder: Path) -> Dataset:
 
 def read_points(folder: Path) -> Dataset:
     """Any folder of images with one CSV of `image, x, y, label`."""
-    tables = sorted(folder.glob("*.csv"))
+    tables = files_in(folder, "*.csv")
     if len(tables) != 1:
         raise TableError(f"holds {len(tables)} CSV files", path=folder, next_step="keep one table of points")
     collector = Collector(f"{folder.name}/")
@@ -563,10 +563,10 @@ def read_atypia14(folder: Path) -> Dataset:
     collector = Collector("mitos-atypia14/")
     if _single_table(folder, collector, _icpr_facts):
         return collector.dataset(folder)
-    for path in sorted(folder.rglob("*.tif*")):
+    for path in files_in(folder, "**/*.tif*"):
         if path.parent.name.lower() == "x40":
             collector.image(path.stem, path, **_icpr_facts(path.stem))
-    for path in sorted(folder.rglob("*_mitosis.csv")):
+    for path in files_in(folder, "**/*_mitosis.csv"):
         stem = path.stem.removesuffix("_mitosis")
         label = LOOKALIKE if stem.endswith("_not") else MITOSIS
         stem = stem.removesuffix("_not")
@@ -583,7 +583,7 @@ def read_brecahad(folder: Path) -> Dataset:
     """
     images = images_by_stem(folder)
     collector = Collector("brecahad/")
-    for path in sorted(folder.rglob("Case_*.json")):
+    for path in files_in(folder, "**/Case_*.json"):
         if path.stem not in images:
             raise TableError("its image is not there", path=path, next_step="unpack the folder images too")
         size = slide_geometry(images[path.stem])
@@ -609,7 +609,7 @@ def _read_fields(collector: Collector, folder: Path, facts: Facts) -> Dataset:
     images = images_by_stem(folder)
     for stem, path in images.items():
         collector.image(stem, path, **facts(stem))
-    for path in sorted(folder.rglob("*.csv")):
+    for path in files_in(folder, "**/*.csv"):
         collector.image(path.stem, images.get(path.stem), **facts(path.stem))
         for numbers in number_rows(path):
             collector.point(path.stem, *centre_of_pixels(numbers, path), MITOSIS)

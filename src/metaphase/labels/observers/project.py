@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from metaphase.base.errors import MetaphaseError, OutputError
-from metaphase.base.files import write_text
+from metaphase.base.files import stated_path, stored_path, write_text
 from metaphase.base.foreign import is_file, read_bytes, read_json
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import (
@@ -254,7 +253,7 @@ def _item(
     folder: Path, name: str, slide: str, x: float, y: float, case: str, mpp: float, turn: float
 ) -> Item:
     """Slides may move to another folder: of their path only the file's name counts as identity."""
-    file = folder / slide
+    file = folder / stated_path(slide, folder)
     x, y = float(x), float(y)
     identity = (name, case, file.name, f"{x:.2f}", f"{y:.2f}")
     number = int.from_bytes(_digest(*(part.encode() for part in identity)))
@@ -284,7 +283,7 @@ def write_project(folder: Path, items: pd.DataFrame, settings: Settings) -> None
         raise OutputError(
             "already holds a labelling project", path=folder, next_step="choose another folder, or remove it"
         )
-    relative = [os.path.relpath(slide, folder) for slide in items["slide"]]
+    relative = [stored_path(slide, folder) for slide in items["slide"]]
     content = settings.model_dump(mode="json", exclude_defaults=True)
     write_text(folder / SETTINGS, json.dumps(content, indent=2) + "\n")
     write_table(folder / ITEMS, items.assign(slide=relative))
@@ -294,7 +293,7 @@ def read_items(folder: Path) -> pd.DataFrame:
     """The items of a project, with slide paths that can be opened from here."""
     items = read_table(folder / ITEMS)
     require_columns(items, ("item", "slide", "x", "y", "case"), folder / ITEMS)
-    return items.assign(slide=[str(folder / slide) for slide in items["slide"]])
+    return items.assign(slide=[str(folder / stated_path(slide, folder)) for slide in items["slide"]])
 
 
 def read_target(folder: Path) -> str:

@@ -59,7 +59,7 @@ class LocalField:
     """... and its top edge."""
     spacing_um: Annotated[float, Field(gt=0)]
     """Side of a cell."""
-    coefficients: Annotated[Floats, PlainValidator(_grid), PlainSerializer(np.ndarray.tolist)]
+    coefficients: Annotated[Floats, PlainValidator(_grid), PlainSerializer(lambda grid: grid.tolist())]
     """(rows + 3, columns + 3, 2) for rows x columns cells: x and y in um."""
 
     def at(self, points_um: Points) -> Points:

@@ -251,7 +251,8 @@ class Flat:
         channels = images[0].shape[2:]
         parts = [torch.from_numpy(np.array(image).reshape(-1, *channels)).to(device) for image in images]
         self.values = torch.cat(parts)
-        self.start = np.cumsum([0, *(image.shape[0] * image.shape[1] for image in images)])[:-1]
+        areas = [image.shape[0] * image.shape[1] for image in images]
+        self.start = np.cumsum([0, *areas], dtype=np.int64)[:-1]
         self.width = np.array([image.shape[1] for image in images])
 
     def cut(self, numbers: list[int], corner: Integers, first: Integers, last: Integers, side: int) -> Tensor:
