@@ -42,6 +42,7 @@ TILE_PX, TILE_MPP = 256, 0.5
 PAIRS_SHOWN, MOST_TILES, MOST_JUDGED = 8, 60, 200
 CHAIN_STEPS = ("slides", "candidates", "easy set", CNN3)
 LABEL_STEPS = ("candidates", "round 1", "cnn1", "round 2", "cnn2", "reference")
+EXAMPLES, GLASS = 64, 225
 Judged = list[tuple[RGB, bool, str]]
 """Pictures of detections, each with its verdict and probability."""
 
@@ -225,9 +226,11 @@ class _Parts:
 
     @cached_property
     def example(self) -> RGB:
-        """The first patch of a mitotic figure that trained."""
-        patch: RGB = open_set(self.chain.stores("positives")).take(np.array([0]))[0]
-        return patch
+        """Of the first mitotic figures that trained, the patch with the least glass."""
+        positives = open_set(self.chain.stores("positives"))
+        patches: RGB = positives.take(np.arange(min(len(positives.index), EXAMPLES)))
+        example: RGB = patches[(patches.min(axis=3) > GLASS).mean(axis=(1, 2)).argmin()]
+        return example
 
     @property
     def failed(self) -> str:
@@ -251,6 +254,8 @@ class _Parts:
         run = self.paper.run
         found |= {"run/sets": run.ensemble.networks, "run/negatives": run.sets.hard_negatives}
         found |= {"run/letters": run.training.augment, "run/tuned": self.tuned, "run/failed": self.failed}
+        other = [found[key] for key in ("round 2/not", "round 2/artefact") if key in found]
+        found |= {"round 2/negatives": sum(other)} if other else {}
         found["run/verdict"] = self.judged[1]
         found["elsewhere/detections"] = DASH if judged is None else len(judged)
         return _Numbers({name: _said(value) for name, value in found.items()})
