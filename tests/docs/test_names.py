@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from metaphase.lab.folder import LabSettings
+from metaphase.labels.building import BuildConfig
 from metaphase.learn.config import RunConfig
 from tests.docs.blocks import ROOT, pages
 
@@ -35,8 +36,8 @@ def found(dotted: str) -> Any:
 
 
 def setting(table: str, key: str) -> bool:
-    """Whether a table of `metaphase run` or of a laboratory's folder has a key."""
-    sections = [get_type_hints(kind).get(table) for kind in (RunConfig, LabSettings)]
+    """Whether a table of `metaphase run`, of a laboratory's folder or of `reference build` has a key."""
+    sections = [get_type_hints(kind).get(table) for kind in (RunConfig, LabSettings, BuildConfig)]
     kinds = [part for one in sections for part in (one, *getattr(one, "__args__", ()))]
     return any(is_dataclass(kind) and key in get_type_hints(kind) for kind in kinds)
 
@@ -68,3 +69,32 @@ def test_scripts_exist_or_name_the_commit_that_has_them() -> None:
                 there = Path(ROOT / script).is_file() or re.search(COMMIT, paragraph)
                 assert there, f"{path}: {script} is gone, and no commit that has it stands beside"
     assert len(cited) > 30
+
+
+PLACE = re.compile(r"`([a-z_]+(?:\.\w+)+):(\w+(?:\.\w+)*)`")
+"""Where a statement of the paper stands in the code: a module below `metaphase`, and what is in it."""
+
+
+def is_there(module: str, path: str) -> bool:
+    """Whether a module has a name; the last part may be a setting, which has no value in its class."""
+    value = import_module(f"metaphase.{module}")
+    *above, last = path.split(".")
+    for word in above:
+        value = getattr(value, word)
+    return hasattr(value, last) or last in getattr(
+        value, "model_fields", getattr(value, "__dataclass_fields__", ())
+    )
+
+
+def test_every_statement_of_the_paper_has_its_place() -> None:
+    rows = [
+        line for line in READ["docs/paper.md"].split("## `--paper`")[0].splitlines() if line.startswith("| ")
+    ]
+    statements = [row for row in rows if not row.startswith("| in the paper")]
+    assert len(statements) >= 60
+    for row in statements:
+        places = PLACE.findall(row.split(" | ")[1])
+        assert places or "`recipes/" in row, f"no place: {row}"
+        for module, name in places:
+            assert is_there(module, name), f"{module}:{name}"
+    assert not is_there("learn.config", "StudentSection.gamma")
