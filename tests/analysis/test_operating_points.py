@@ -225,7 +225,7 @@ def test_the_papers_way(tmp_path: Path, he_slide: Path, tuned: Path) -> None:
     found = read_table(tmp_path / "paper" / "candidates.parquet")
     with open_slide(he_slide) as slide:
         tissue = TissueSource().of(slide)
-        engine = Engine(load_detector([tuned]).networks, EngineConfig(device="cpu"))
+        engine = Engine(load_detector([tuned]).built().networks, EngineConfig(device="cpu"))
         expected = find_detections(engine, slide, PAPER_PEAKS, mask=tissue.grid)
     np.testing.assert_allclose(found[["x", "y"]], np.column_stack([expected.x, expected.y]), atol=0.01)
     with pytest.raises(UsageError, match="nothing below 0"):

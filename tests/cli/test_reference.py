@@ -78,7 +78,7 @@ def test_one_bad_pair_does_not_stop_the_others(cohort: Path, results: dict[str, 
     assert "nowhere.png" in (workspace / "errors.log").read_text()
     fit = pd.read_csv(workspace / "manifest.csv", dtype=str)
     assert fit["case"].tolist() == ["01"]
-    assert Path(fit["he"][0]).is_file()
+    assert (workspace / fit["he"][0]).is_file()
 
 
 def test_the_table_holds_every_point(cohort: Path, results: dict[str, dict[str, object]]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import config_files
+from metaphase.lab.paper import read_paper
 from metaphase.learn.config import StudentSection, read_run_config, run_config
 from metaphase.networks.detector import PAPER_PEAKS
 
@@ -22,7 +23,10 @@ def config_with(**tables: Any) -> Any:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_configurations_of_the_project_are_valid(path: Path) -> None:
-    read_run_config(path)
+    if "[paper." in path.read_text():
+        read_paper(path, Path("out"))
+    else:
+        read_run_config(path)
 
 
 def test_the_papers_numbers_are_the_defaults() -> None:

@@ -44,6 +44,7 @@ from metaphase.reports.pages import (
     render,
     sentence,
 )
+from metaphase.reports.paper import Part, picture_figure, write_paper_page
 from metaphase.reports.plots import Line, label_curve_plot
 from metaphase.reports.run import Examples, write_experiments_page, write_run_page
 from metaphase.reports.slide import slide_page
@@ -97,8 +98,15 @@ def run(folder: Path) -> str:
         panels=PANELS,
         histories={"cnn3": history},
         examples=[examples],
+        choices=TABLES,
     )
     return page.read_text(encoding="utf-8")
+
+
+def paper(folder: Path) -> str:
+    part = Part("table-1", HOSTILE, HOSTILE, HOSTILE, table=TABLES[0], missing=HOSTILE)
+    drawn = Part("figure-1", HOSTILE, HOSTILE, HOSTILE, figure=picture_figure(np.zeros((4, 4, 3), np.uint8)))
+    return write_paper_page(folder, HOSTILE, [part, drawn], STAGES).read_text(encoding="utf-8")
 
 
 def experiments(folder: Path) -> str:
@@ -156,6 +164,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "cohort": cohort,
     "run": run,
     "experiments": experiments,
+    "paper": paper,
     "evaluation": evaluated,
     "agreement": agreement,
     "lab": laboratory,

@@ -399,7 +399,7 @@ class JsonWatch(BatchWatch):
 
 
 class Problems:
-    """What went wrong with slides: the first of a kind is told at once, the others are counted at the end."""
+    """What went wrong with slides: the first of a kind is shown at once, and how many others at the end."""
 
     def __init__(self) -> None:
         self._slides: dict[str, list[str]] = {}
@@ -412,7 +412,7 @@ class Problems:
             complain(message)
 
     def end(self) -> bool:
-        """Name those that were not told; whether there were any problems."""
+        """Name those that were not shown; whether there were any problems."""
         from metaphase.base.tables import named
 
         for problem, (first, *others) in self._slides.items():
