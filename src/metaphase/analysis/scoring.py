@@ -13,7 +13,7 @@ from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, uni
 from metaphase.base.foreign import is_file
 from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
-from metaphase.base.tables import TableError, as_text, named, read_table
+from metaphase.base.tables import TableError, as_text, case_folder, flat_case, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig, at_point, specimen, stated_share
@@ -242,7 +242,8 @@ def _lined_up(
 
 def _tissue_of(name: str, stated: str, folders: Sequence[Path]) -> TissueSource:
     """The manifest's mask, else the one that `metaphase detect` left for this slide, else tissue is found."""
-    left = (inside / f"{name}.tissue.png" for folder in folders for inside in (folder, folder / name))
+    called = case_folder("", flat_case(name)).name
+    left = (inside / f"{called}.tissue.png" for folder in folders for inside in (folder, folder / called))
     mask = next((path for path in left if is_file(path)), None)
     return TissueSource.stated(stated) if stated or mask is None else TissueSource(mask=mask)
 

@@ -13,7 +13,7 @@ from metaphase.analysis.scoring import proliferation_at, read_cases
 from metaphase.base.arrays import Integers, Mask
 from metaphase.base.errors import ResultWarning
 from metaphase.base.files import write_text
-from metaphase.base.tables import TableError, case_folder, flat_case, named, write_table
+from metaphase.base.tables import TableError, case_folder, flat_case, named, write_manifest, write_table
 from metaphase.counting.specimen import grade_of
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.table import SUMMARY
@@ -123,7 +123,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Tas
     manifest, counts, card, crossed = (
         folder / name for name in ("slides.csv", "counts.parquet", "card.json", "held-out.csv")
     )
-    write_table(manifest, slides)
+    write_manifest(manifest, slides)
     results = [case_folder(found, flat_case(case)) for case in slides["case"]]
     cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())

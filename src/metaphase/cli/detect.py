@@ -143,6 +143,10 @@ def demo(folder: DemoFolder = Path("metaphase-demo")) -> None:
     from metaphase.slides.writer import write_fields
 
     slide, results = folder / "carcinoma.tif", folder / "results"
+    if slide.exists() and not results.exists():
+        raise UsageError(
+            "is there already, and not of this demonstration", path=slide, next_step="name another folder"
+        )
     fields = [np.asarray(Image.open(path)) for path in fields_of_view().values()]
     write_fields(slide, fields, DEMO_MPP)
     detect(results, [slide])

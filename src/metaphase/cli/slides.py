@@ -62,7 +62,7 @@ def _rows(report: SlideReport) -> list[tuple[str, str]]:
         extent = f"{width * resolution.mpp / 1000:.1f} x {height * resolution.mpp / 1000:.1f} mm"
         rows += [("resolution", f"{resolution.mpp:.4g} um/px (from {resolution.source})"), ("extent", extent)]
     else:
-        rows.append(("resolution", f"unknown: {GIVE_MPP}"))
+        rows += [("resolution", f"unknown: {GIVE_MPP}"), ("extent", "unknown")]
     rows += [
         ("objective", f"{info.objective_power:g}x" if info.objective_power else "not stated"),
         ("vendor", f"{info.vendor} (read by {info.backend})"),

@@ -289,7 +289,8 @@ class Bench:
     def marked(self, found: Found) -> Marked:
         """Each detection marked true or false; slides are those of `found`, all of which must be covered."""
         parts = [table.assign(slide=case) for case, table in found.items()]
-        predictions = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
+        by_folder = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
+        predictions = self.cohort.renamed(by_folder)  # folders are not called as every case is
         comparison = compare(self.cohort, self.truth, predictions)
         ignored = point_regions(comparison.ignored, self.cohort, self.matching.ignore_radius_um)
         return mark(comparison, merged(ignored), self.matching)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from metaphase.analysis.cohort import asker, cohort_slides
+from metaphase.analysis.cohort import asker, cohort_slide, cohort_slides
 from metaphase.analysis.run import detect_cohort
 from metaphase.base.errors import UsageError
 from metaphase.base.files import write_text
@@ -141,10 +141,10 @@ def try_model(lab: Lab, report: Report) -> Facts:
     )  # fmt: skip
     facts = outcome(batch, {"slides": len(batch.results)})
     truth = read_table(lab.detector / REFERENCE).rename(columns={"case": "slide"})
-    tested = set(batch.results)
-    write_table(lab.evaluation / "truth.csv", truth[truth["slide"].isin(tested)])
     rows = read_manifest(manifest)
-    write_manifest(lab.evaluation / "manifest.csv", rows[rows["case"].isin(tested)])
+    rows = rows[[cohort_slide(row).name in batch.results for row in rows.to_dict("records")]]
+    write_table(lab.evaluation / "truth.csv", truth[truth["slide"].isin(rows["case"])])
+    write_manifest(lab.evaluation / "manifest.csv", rows)
     result = evaluate_mitoses(
         lab.evaluation / "truth.csv", lab.results / "candidates.parquet", bootstrap=BootstrapConfig(),
         card=lab.model.with_suffix(".json"), manifest=lab.evaluation / "manifest.csv",

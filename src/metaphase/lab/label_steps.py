@@ -16,7 +16,7 @@ import pandas as pd
 
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.stages import Facts, Report, stage
-from metaphase.base.tables import read_manifest, read_table, write_table
+from metaphase.base.tables import case_folder, read_manifest, read_table, write_table
 from metaphase.lab.folder import Lab, RoundSettings
 from metaphase.lab.parts import (
     FAILED,
@@ -160,7 +160,7 @@ def _suggest(lab: Lab, report: Report) -> None:
     """Let the bundled networks see all candidates, unless some have: round 1 asks what they doubt."""
     try:
         for pair in pairs_of(lab):
-            read_classified(lab.cases / pair.case)
+            read_classified(case_folder(lab.cases, pair.case))
     except Phh3Error:
         classifiers = [load_classifier(name, model, lab.device) for name, model in PHH3_NETWORKS.items()]
         classify_cohort(lab.manifest, lab.cases, classifiers, watch=Reporting("suggestions for", report))
@@ -180,7 +180,7 @@ def _wanted(lab: Lab, rounds: RoundSettings) -> int:
     for pair in pairs_of(lab):
         if pair.split != HELD_OUT:
             with suppress(Phh3Error):
-                pool += len(read_candidates(lab.cases / pair.case))
+                pool += len(read_candidates(case_folder(lab.cases, pair.case)))
     return max(1, min(rounds.round1, pool // 2))
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from metaphase.analysis.cohort import cohort_slides
 from metaphase.analysis.scoring import proliferation_at, read_cases
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import folder_name
 from metaphase.base.settings import (
     PathText,
     blamed,
@@ -115,7 +116,7 @@ class Paper:
         """Where candidates become labels; with labels of one's own, the networks start from nothing."""
         section = self.section
         given = {"round1": int(bool(section.labels1)), "round2": int(bool(section.labels2))}
-        rounds = section.rounds if section.pairs else replace(section.rounds, **given)
+        rounds = replace(section.rounds, review=0, **({} if section.pairs else given))  # nobody is asked
         said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3, build=section.build)
         return PaperLab(self.root / "labels", self.device, said)
 
@@ -280,7 +281,7 @@ def _write_outside(
 ) -> None:
     """Cases begin with the kind: a field may be called as a pair is. The split test judges, the others
     tune; where all are of one split, every second patient judges."""
-    named = {case: f"{kind}-{case}".replace("/", "-") for case in manifest["case"]}
+    named = {case: folder_name(f"{kind}-{case}".replace("/", "-")) for case in manifest["case"]}
     judges = manifest["split"] == TEST
     if judges.nunique() == 1:
         judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)

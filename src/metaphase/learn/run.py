@@ -194,12 +194,12 @@ def tuned_for_counts(chain: Chain, found: Found, mitoses: OperatingPoint) -> Ope
         return "the manifest has neither proliferation nor grade for validation slides"
     deltas = {mitoses.delta, *thinned(curve(bench.marked(found)), COUNTED_AT).threshold.tolist()}
     rows = []
-    for slide in chain.slides("validation"):
+    for case, slide in zip(bench.cohort.cases, chain.slides("validation"), strict=True):
         tissue = chain.split_search.tissue(slide)
         about = found[slide.name], tissue.mpp / tissue.scale, tissue, None
         for delta in deltas:
             counted = proliferation_score(specimen(*about, CountConfig(threshold=delta)))
-            rows.append((slide.name, delta, counted))
+            rows.append((case, delta, counted))
     table = pd.DataFrame(rows, columns=["case", "threshold", "count"])
     search = {name: getattr(mitoses, name) for name in ("suppress_um", "smooth_um", "method", "floor")}
     start = None if "proliferation" in parts else OperatingPoint(name="count", delta=mitoses.delta, **search)

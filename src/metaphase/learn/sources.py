@@ -57,6 +57,8 @@ class ManifestRow:
     centre: str
     repeat: float | None
     patient: str = field(metadata=decides("slides", "test"))
+    grade: float | None = field(metadata=decides("test"))
+    proliferation: float | None = field(metadata=decides("test"))
 
 
 def split_manifest(manifest: str | Path, section: CohortSection | None = None) -> pd.DataFrame:
@@ -99,7 +101,8 @@ def manifest_rows(
         slide, split = cohort_slide(row), row["split"]
         if split in splits:
             facts = (split, str(row["laboratory"]), stated_number(row, "repeat"), str(row["patient"]))
-            rows.append(ManifestRow(slide.name, slide.slide, slide.tissue, *facts))
+            scores = (stated_number(row, "grade"), stated_number(row, "proliferation"))
+            rows.append(ManifestRow(str(row["case"]), slide.slide, slide.tissue, *facts, *scores))
     return tuple(rows)
 
 

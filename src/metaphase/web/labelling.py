@@ -24,6 +24,7 @@ from pydantic import Field
 from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
+from metaphase.base.tables import case_folder
 from metaphase.labels.building import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, LabellingError, Project, load_project
@@ -202,7 +203,7 @@ def labelling_app(
     def registration(item: Number) -> Response:
         """How well the slides of a point's case fit."""
         row = review.by_number.get(item) if review else None
-        path = review.workspace / str(row["case"]) / PICTURE if review and row else None
+        path = case_folder(review.workspace, str(row["case"])) / PICTURE if review and row else None
         if path is None or not path.is_file():
             raise HTTPException(404, "unavailable")
         return Response(path.read_bytes(), media_type="image/png", headers={"cache-control": "no-cache"})

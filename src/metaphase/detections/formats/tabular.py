@@ -59,7 +59,9 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
 
 def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, ResultWarnings]:
     """The table with what stands for its probability under that name; two such columns are refused."""
-    others = [name for name in ALIASES if name in frame.columns]
+    others = [
+        name for name in ALIASES if name in frame.columns and pd.api.types.is_numeric_dtype(frame[name])
+    ]
     if PROBABILITY in frame.columns or not others:
         return frame, ()
     if len(others) > 1:
