@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from metaphase.evaluation.tuning import (
 from metaphase.reports.evaluation import Report, text, write_report
 from metaphase.reports.pages import TextTable
 
+TEST_SLIDE = "TUPAC-TE-"
 UNKNOWN = Estimate(float("nan"))
 FOLDS = 5
 NOTE = (
@@ -94,7 +96,8 @@ def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, l
         if absent := list(slides["case"][~there]):
             said = f"{len(absent)} slides without results are left out: {named(absent)}"
             warnings.append(ResultWarning("no-prediction", said))
-        tasks |= _of_slides(slides[there], found, folder)
+        last = max(_numbers(slides["case"][slides["split"] == "test"]), default=0)
+        tasks |= _of_slides(slides[there], found, folder, last)
     if points.slides:
         splits = set(cohort.manifest["split"])
         tasks["mitoses"] = _of_fields(truth, found, folder, "aux-" if "aux-train" in splits else "")
@@ -119,7 +122,8 @@ def _folds(patients: Sequence[str]) -> list[Mask]:
 # ---- tasks 1 and 2: delta by Spearman, thetas by kappa at that delta ----
 
 
-def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Task]:
+def _of_slides(slides: pd.DataFrame, found: Path, folder: Path, last: int) -> dict[str, Task]:
+    """`last` is the number of the last test slide, be there results of it or not."""
     manifest, counts, card, crossed = (
         folder / name for name in ("slides.csv", "counts.parquet", "card.json", "held-out.csv")
     )
@@ -135,7 +139,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path) -> dict[str, Tas
     wide = table.pivot(index="case", columns="threshold", values="proliferation")
     tested = slides[slides["split"] == "test"]
     scores = wide.loc[tested["case"], point.delta]
-    _submit(scores, grade_of(scores, point.theta1 or 0, point.theta2 or 0), folder / "submission.csv")
+    _submit(scores, grade_of(scores, point.theta1 or 0, point.theta2 or 0), folder / "submission.csv", last)
     write_table(crossed, _held_out(wide, slides[slides["split"] == "train"]))
     done = dict[str, Task]()
     for part, tuned in zip(COUNT_PARTS, (point.value, point.kappa), strict=True):
@@ -160,13 +164,18 @@ def _held_out(wide: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts).reset_index()
 
 
-def _submit(scores: pd.Series[float], grades: Integers, path: Path) -> None:
+def _numbers(cases: Iterable[str]) -> list[int]:
+    """N of each `TUPAC-TE-N`."""
+    return [int(case.removeprefix(TEST_SLIDE)) for case in cases if re.fullmatch(TEST_SLIDE + r"\d+", case)]
+
+
+def _submit(scores: pd.Series[float], grades: Integers, path: Path, last: int) -> None:
     """Grade and score of the test slides; line N is `TUPAC-TE-N`, -1 where nothing is known."""
-    numbers = scores.index.str.extract(r"^TUPAC-TE-(\d+)$", expand=False)
-    if not len(scores) or numbers.isna().any():
+    numbers = _numbers(scores.index)
+    if not numbers or len(numbers) < len(scores):
         return
-    table = pd.DataFrame({"grade": grades, "score": scores.to_numpy()}, index=numbers.astype(int))
-    lines = table.reindex(range(1, table.index.max() + 1), fill_value=-1)
+    table = pd.DataFrame({"grade": grades, "score": scores.to_numpy()}, index=numbers)
+    lines = table.reindex(range(1, last + 1), fill_value=-1)
     write_text(path, lines.to_csv(index=False, header=False))
 
 

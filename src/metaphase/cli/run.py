@@ -67,6 +67,7 @@ def run(
     from metaphase.learn.run import chain_of, delivered_model, run_chain, run_table
     from metaphase.learn.summary import run_report
     from metaphase.networks.cards import parse_card, warnings_about
+    from metaphase.networks.detector import PAPER_PEAKS
     from metaphase.reports.run import write_run_page
 
     settings = read_run_config(config, method, corrections or ()).with_seed(seed)
@@ -86,8 +87,12 @@ def run(
         model = delivered_model(chain)
         for warning in warnings_about(parse_card(model.with_suffix(".json"))):
             console.warn(str(warning))
-        way = " --paper" if settings.test.method == "components" else ""
+        way = " --paper" if settings.test.peaks == PAPER_PEAKS else ""
         console.say(f"metaphase detect SLIDE... -o DIR --model {model}{way}")
+        if settings.test.method == "components" and not way:
+            console.warn(
+                "`detect` searches by components from 0.8 only (--paper): give its thresholds yourself"
+            )
 
 
 LINE_EVERY_S = 10.0

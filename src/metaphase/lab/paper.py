@@ -27,8 +27,9 @@ from metaphase.base.settings import (
     settings,
     settings_of,
 )
+from metaphase.base.sharing.batch import ERRORS
 from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
-from metaphase.base.tables import TableError, read_manifest, read_table, write_table
+from metaphase.base.tables import TableError, named, read_manifest, read_table, write_table
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 from metaphase.evaluation.comparison import load_truth
@@ -281,12 +282,12 @@ def _write_outside(
 ) -> None:
     """Cases begin with the kind: a field may be called as a pair is. The split test judges, the others
     tune; where all are of one split, every second patient judges."""
-    named = {case: folder_name(f"{kind}-{case}".replace("/", "-")) for case in manifest["case"]}
+    called = {case: folder_name(f"{kind}-{case}".replace("/", "-")) for case in manifest["case"]}
     judges = manifest["split"] == TEST
     if judges.nunique() == 1:
         judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)
     written = _absolute(manifest).assign(
-        case=manifest["case"].map(named),
+        case=manifest["case"].map(called),
         patient="outside " + manifest["patient"],
         split=judges.map({True: TEST, False: TUNE}),
     )
@@ -294,7 +295,7 @@ def _write_outside(
     if truth is not None:
         own = truth.table[truth.table["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
         own = pd.concat([own, pd.DataFrame({"slide": truth.slides})])  # some have no point
-        own = own[own["slide"].isin(named)].assign(slide=lambda table: table["slide"].map(named))
+        own = own[own["slide"].isin(called)].assign(slide=lambda table: table["slide"].map(called))
         write_table(paper.outside / "truth.csv", own[["slide", "x", "y", "label"]])
 
 
@@ -306,7 +307,14 @@ def outside_manifest(paper: Paper, kind: str) -> pd.DataFrame | None:
 
 def _join_cohort(paper: Paper) -> None:
     """One cohort of the pairs and of the fields that tune, on which the experiments are tested."""
-    manifest = read_manifest(paper.lab.cases / "manifest.csv")
+    manifest, every = read_manifest(paper.lab.cases / "manifest.csv"), read_manifest(paper.lab.manifest)
+    failed = every[~every["case"].isin(manifest["case"])]
+    if emptied := sorted(set(failed["split"]) - set(manifest["split"])):
+        raise UsageError(
+            f"no pair is left in the split {named(emptied)}: {named(failed['case'])} failed",
+            path=paper.manifest or paper.lab.manifest,
+            next_step=f"see {paper.lab.cases / ERRORS}, mend or replace these pairs, or deal other splits",
+        )
     reference = read_table(paper.lab.cases / "reference.parquet")
     fields = outside_manifest(paper, FIELDS)
     if fields is not None:

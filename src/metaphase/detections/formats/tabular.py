@@ -8,7 +8,7 @@ from typing import Any
 
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.later import pandas as pd
-from metaphase.base.tables import NO_VALUE, TableError, read_table, write_table
+from metaphase.base.tables import NO_VALUE, TableError, named, read_table, write_table
 from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
@@ -59,11 +59,16 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
 
 def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, ResultWarnings]:
     """The table with what stands for its probability under that name; two such columns are refused."""
-    others = [
-        name for name in ALIASES if name in frame.columns and pd.api.types.is_numeric_dtype(frame[name])
-    ]
+    others = [name for name in ALIASES if name in frame.columns]
     if PROBABILITY in frame.columns or not others:
         return frame, ()
+    odd = [name for name in others if not _are_probabilities(frame[name])]
+    if odd == others:
+        text = (
+            f"{path.name}: its column {named(odd)} is no probability from 0 to 1, and all points are certain"
+        )
+        return frame, (ResultWarning("probability", text, f"scale it, and call it {PROBABILITY}"),)
+    others = [name for name in others if name not in odd]
     if len(others) > 1:
         raise TableError(
             f"has no column {PROBABILITY}, and {' and '.join(others)} may both be one",
@@ -73,6 +78,12 @@ def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, Re
     text = f"{path.name}: its column {others[0]} is taken for the probability"
     advice = f"rename it to {PROBABILITY}, or otherwise if it is none"
     return frame.rename(columns={others[0]: PROBABILITY}), (ResultWarning("probability", text, advice),)
+
+
+def _are_probabilities(column: pd.Series[Any]) -> bool:
+    return bool(
+        pd.api.types.is_numeric_dtype(column) and column.dropna().between(0, 1).all() and column.any()
+    )
 
 
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all
