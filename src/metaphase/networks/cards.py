@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as model_dataclass
-from safetensors.numpy import load
 
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
@@ -280,6 +279,8 @@ class StoredNetwork:
         """Numbers that training chose."""
         again = "fetch the model again"
         with parsing(self.path, "not a safetensors file", next_step=again, error=ModelError):
+            from safetensors.numpy import load  # which graphs do not need
+
             tensors = load(self.data)
         return sum(one.size for name, one in tensors.items() if not name.endswith(OBSERVED))
 
