@@ -73,11 +73,6 @@ def test_weights_are_halved_and_answer_alike(trained: Path, tmp_path: Path) -> N
     torch.testing.assert_close(second(image), first(image), atol=1e-2, rtol=1e-2)
 
 
-def test_whole_weights_stay_as_they_are(trained: Path, tmp_path: Path) -> None:
-    package_model(trained, tmp_path / "given", additions=CardAdditions(data=(DATA,)), half=False)
-    assert (tmp_path / "given.safetensors").read_bytes() == trained.read_bytes()
-
-
 def test_card_is_completed(trained: Path, tmp_path: Path) -> None:
     additions = read_additions(written(tmp_path, STATED))
     package_model(trained, tmp_path / "given", name="ours", additions=additions)

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import nn
 
 from metaphase.analysis.cohort import cohort_slide
+from metaphase.analysis.tasks import TASKS
 from metaphase.base.arrays import RGB
 from metaphase.base.settings import read_toml
 from metaphase.base.stages import kept_facts, note_of
@@ -30,9 +31,17 @@ from metaphase.learn.experiments import Summary, f1_panels, main_table, summaris
 from metaphase.learn.run import delivered_model
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training.data import open_set
+from metaphase.reports.evaluation import text
 from metaphase.reports.pages import DASH, TextTable
-from metaphase.reports.paper import ChainStep, Part, chain_figure, grid_figure, picture_figure, sheet_figure
-from metaphase.reports.paper import verdict_figure as judged_figure
+from metaphase.reports.paper import (
+    ChainStep,
+    Part,
+    chain_figure,
+    grid_figure,
+    picture_figure,
+    sheet_figure,
+    verdict_figure,
+)
 from metaphase.reports.plots import network_f1_figure
 from metaphase.slides.opening import SlideSource
 from metaphase.slides.tiles import cut_square
@@ -43,6 +52,8 @@ PAIRS_SHOWN, MOST_TILES, MOST_JUDGED = 8, 60, 200
 CHAIN_STEPS = ("slides", "candidates", "easy set", CNN3)
 LABEL_STEPS = ("candidates", "round 1", "cnn1", "round 2", "cnn2", "reference")
 EXAMPLES, GLASS = 64, 225
+PAPERS = 7
+"""Columns of table IV that are the paper's."""
 Judged = list[tuple[RGB, bool, str]]
 """Pictures of detections, each with its verdict and probability."""
 
@@ -63,7 +74,7 @@ def paper_parts(paper: Paper, elsewhere: Elsewhere) -> list[Part]:
         picture_figure(augmented),
         made.channels(),
         network_f1_figure(panels) if panels else None,
-        judged_figure(*zip(*pictures, strict=True)) if pictures else None,
+        verdict_figure(*zip(*pictures, strict=True)) if pictures else None,
     )
     parts = [made.part(f"table-{number}", table=table) for number, table in enumerate(tables, start=1)]
     return parts + [made.part(f"figure-{number}", figure=one) for number, one in enumerate(figures, start=1)]
@@ -116,8 +127,9 @@ class _Parts:
     def tasks(self) -> TextTable:
         """Table IV."""
         values = {name: f"{value} of {cases}" for name, (value, cases) in self.elsewhere.agreement.items()}
-        rows = [[*row, values.get(task, DASH)] for task, row in VALUES["tables"]["tasks"].items()]
-        headings = ["dataset", "ground truth", "metric", "top-1", "top-2", "top-3", "paper", "this run"]
+        rows = [[*map(text, vars(task).values())][:PAPERS] for task in TASKS.values()]
+        rows = [[*row, values.get(name, DASH)] for row, name in zip(rows, TASKS, strict=True)]
+        headings = [*[name.replace("_", " ") for name in vars(TASKS["grade"])][:PAPERS], "this run"]
         return TextTable("", headings, rows, "95 % intervals draw patients; “of” how many slides.")
 
     @property

@@ -435,7 +435,7 @@ def _mean_f1(scores: BenchCounts) -> float:
 
 def markdown(summary: Summary) -> str:
     """The tables for a page of documentation."""
-    warnings = [f"**{warning}.**" for warning in summary.warnings]
+    warnings = [f"**{str(warning).rstrip('.')}.**" for warning in summary.warnings]
     head = f"F1 on {summary.where}; intervals of 95 % by drawing slides."
     return "\n\n".join([*warnings, head, *(table.markdown for table in tables_of(summary))]) + "\n"
 
@@ -462,7 +462,7 @@ def main_table(summary: Summary) -> TextTable:
             str(row.highest), str(row.at_validation), spread,
             _figure(row.home), _figure(PAPER_F1.get(item.number, math.nan)),
         ])  # fmt: skip
-    warnings = "".join(f" Warning: {warning}." for warning in summary.warnings)
+    warnings = "".join(f" Warning: {str(warning).rstrip('.')}." for warning in summary.warnings)
     return TextTable("", headings, rows, f"F1 on {summary.where}; 95 % intervals draw slides.{warnings}")
 
 

@@ -73,11 +73,10 @@ def package_model(
     *,
     name: str = "",
     additions: CardAdditions | None = None,
-    half: bool = True,
 ) -> ModelCard:
     """Write a trained model as one to give away: small, with a card that says all; returns that card.
 
-    `name` defaults to the output's; `half` stores 16-bit weights.
+    `name` defaults to the output's; weights have 16 bits.
     """
     source = named_model(model).with_suffix(".safetensors")
     target = Path(output).with_suffix(".safetensors")
@@ -95,7 +94,7 @@ def package_model(
         for suffix in (".safetensors", ".json") if other is not None else ():
             beside = source.parent / f"{other.model}{suffix}"  # type: ignore[union-attr]
             write_bytes(target.parent / beside.name, read_bytes(beside, ModelError))
-    return save_model(target, network, card, half=half)
+    return save_model(target, network, card, half=True)
 
 
 def choose_device(device: str | None, local_rank: int = 0) -> torch.device:

@@ -472,7 +472,7 @@ def test_exported_it_finds_the_same(tmp_path: Path) -> None:
 
 
 def test_packaging_takes_both_along(tmp_path: Path) -> None:
-    package_model(saved(tmp_path), tmp_path / "given" / "both", half=False)
+    package_model(saved(tmp_path), tmp_path / "given" / "both")
     assert load_detector([tmp_path / "given" / "both"]).second is not None
 
 
