@@ -10,6 +10,8 @@ VIEWER := src/metaphase/web/static/openseadragon
 VIEWER_VERSION := 5.0.1
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
+unexport PYTHONDONTWRITEBYTECODE  # with it every start compiles all packages again: 3 s instead of 1
+
 .PHONY: demo demo-lab graphs test test-all lint format bench site wheel wheel-check locks hostile kills audit bom clean
 .DEFAULT_GOAL := test
 

@@ -43,6 +43,7 @@ def command(words: str, source: Path, folder: Path, *options: str) -> subprocess
     """The finished command of one checkout."""
     line = [sys.executable, *options, "-m", "metaphase", *words.split()]
     variables = {**os.environ, "PYTHONPATH": str(source)}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"metaphase {words}: {done.stderr[-2000:]}")
