@@ -58,6 +58,10 @@ def classes_in(path: Path) -> list[str]:
         with closing(sqlite3.connect(path)) as connection:
             query = "SELECT c.name FROM Annotations a JOIN Classes c ON c.uid = a.agreedClass ORDER BY a.uid"
             return [name for (name,) in connection.execute(query)]
+    if path.suffix == ".db":
+        with closing(sqlite3.connect(path)) as connection:
+            query = "SELECT properties ->> 'type' FROM annotations ORDER BY id"
+            return [name for (name,) in connection.execute(query)]
     if path.suffix == ".dcm":
         groups = pydicom.dcmread(path).AnnotationGroupSequence
         return [one.AnnotationGroupLabel for one in groups for _ in range(one.NumberOfAnnotations)]

@@ -27,7 +27,7 @@ from tests.slides.dicoms import write_plain
 from tests.slides.images import blob_image
 from tests.work import lines_run, most_bytes
 
-PLACE_PX = {"csv": 1e-9, "parquet": 0.0, "sliderunner": 0.5}
+PLACE_PX = {"csv": 1e-9, "parquet": 0.0, "sliderunner": 0.5, "tiatoolbox": 0.0}
 OTHER_PLACE_PX = 0.0011
 PROBABILITY = {"asap": 1e-6, "sliderunner": 1e-6, "dicom": 1e-6}
 OTHER_PROBABILITY = 1e-12
@@ -156,14 +156,14 @@ def test_writing_again_gives_the_same_file(name: str, tmp_path: Path) -> None:
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
-@pytest.mark.parametrize("name", ["csv", "parquet", "qupath"])
+@pytest.mark.parametrize("name", ["csv", "parquet", "qupath", "tiatoolbox"])
 def test_provenance_survives(name: str, tmp_path: Path) -> None:
     write_detections(provenance_set(), tmp_path, name)
     table = read_detections(tmp_path).table
     assert table["tile"].tolist() == [7, 8, 9]
     assert table["distance_um"].fillna(-1).tolist() == [0.5, -1, 2.25]
     assert table["model"].tolist() == ["cnn5", "cnn5", "CNN5 ½"]
-    assert table["mixed"].fillna("").tolist() == ["1", "two", ""]
+    assert table["mixed"].fillna("").map(str).tolist() == ["1", "two", ""]
 
 
 def test_whole_numbers_stay_whole_beside_an_empty_slide(tmp_path: Path) -> None:

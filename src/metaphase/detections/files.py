@@ -31,6 +31,7 @@ from metaphase.detections.formats.grand_challenge import GRAND_CHALLENGE
 from metaphase.detections.formats.qupath import GEOJSON
 from metaphase.detections.formats.sliderunner import SLIDERUNNER
 from metaphase.detections.formats.tabular import CSV, PARQUET
+from metaphase.detections.formats.tiatoolbox import TIATOOLBOX
 from metaphase.detections.matching import suppress
 from metaphase.detections.table import (
     CANDIDATES,
@@ -47,7 +48,7 @@ from metaphase.slides.backends import check_flag
 # ---- all formats in one table ----
 
 FORMATS: tuple[Format, ...] = (
-    PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, DICOM
+    PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, TIATOOLBOX, DICOM
 )  # fmt: skip
 
 

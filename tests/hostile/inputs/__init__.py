@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from tests.hostile.inputs import (
+    annotation_store,
     asap,
     calibration,
     cases,
@@ -76,6 +77,7 @@ FAMILIES = {
     "onnx": onnx_graph,
     "waits": waits,
     "damaged": damaged,
+    "annotation-store": annotation_store,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

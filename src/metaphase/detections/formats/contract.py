@@ -9,8 +9,9 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,8 @@ COLOURS: dict[str, Colour] = {
     MITOSIS: (220, 30, 40), BELOW: (240, 150, 40), LOOKALIKE: (30, 110, 220), IGNORE: (150, 150, 150)
 }  # fmt: skip
 NOTE_DIGITS = 6
+PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability", "prob")
+"""What other programs call it."""
 
 _NOTE = re.compile(r"\bp=([0-9.]+(?:e[-+]?[0-9]+)?)$")
 
@@ -302,6 +305,14 @@ def stated_probability(value: Any, path: Path) -> float | None:
         error=TableError,
     ):
         return finite(value)
+
+
+def records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Each row's values that are there: JSON has neither NaN nor infinity."""
+    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool).tolist()
+    columns = [table[name].tolist() for name in names]
+    for values, kept in zip(zip(*columns, strict=True) if names else repeat(()), there, strict=False):
+        yield {name: value for name, value, found in zip(names, values, kept, strict=True) if found}
 
 
 def noted_probability(note: object) -> float | None:

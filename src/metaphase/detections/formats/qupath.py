@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from metaphase.detections.formats.contract import (
     MARKER_UM,
     NO_CLASS,
     PLACE_DECIMALS,
+    PROBABILITY_NAMES,
     Format,
     ReadContext,
     WriteContext,
@@ -28,6 +27,7 @@ from metaphase.detections.formats.contract import (
     found_in,
     load_json,
     name_of,
+    records,
     resolution_of,
     ring,
     save_json,
@@ -35,7 +35,6 @@ from metaphase.detections.formats.contract import (
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet, identities
 
-PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability")
 FRAMES = ("root", "tmaCore", "PathRootObject", "TMACoreObject")
 """Objects that hold others and stand for nothing themselves, as QuPath calls and called them."""
 SEGMENTED = ("cell", "tile", "PathCellObject", "PathTileObject")
@@ -207,18 +206,10 @@ def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     classes = {
         label: {"name": name_of(label), "color": list(colour_of(label))} for label in table["label"].unique()
     }
-    columns = (table["label"], _records(table, ["probability", *numbers]), _records(table, texts))
+    columns = (table["label"], records(table, ["probability", *numbers]), records(table, texts))
     for label, measured, noted in zip(*columns, strict=True):
         found = {"objectType": "detection", "classification": classes[label], "measurements": measured}
         yield found | {"metadata": {name: str(value) for name, value in noted.items()}} if noted else found
-
-
-def _records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Each row's values that are there: JSON has neither NaN nor infinity."""
-    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool).tolist()
-    columns = [table[name].tolist() for name in names]
-    for values, kept in zip(zip(*columns, strict=True) if names else repeat(()), there, strict=False):
-        yield {name: value for name, value, found in zip(names, values, kept, strict=True) if found}
 
 
 def _is_geojson(content: Any) -> bool:

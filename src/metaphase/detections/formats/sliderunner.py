@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
-from metaphase.base.errors import OutputError
-from metaphase.base.files import atomic_path
-from metaphase.base.foreign import parsing, raised
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_numbers
 from metaphase.detections.formats.contract import (
@@ -27,11 +23,10 @@ from metaphase.detections.formats.contract import (
     ordered,
     probability_note,
 )
+from metaphase.detections.formats.databases import new_database, open_database, rows_of
 from metaphase.detections.table import COLUMNS, DetectionSet, identities
 
 _SCHEMA = """
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
 PRAGMA user_version = 1;
 CREATE TABLE Slides (uid INTEGER PRIMARY KEY AUTOINCREMENT, filename TEXT, width INTEGER, height INTEGER,
     EXACTUSER INTEGER DEFAULT 0, directory TEXT, uuid TEXT, exactImageID TEXT);
@@ -46,22 +41,26 @@ CREATE TABLE Annotations_label (uid INTEGER PRIMARY KEY AUTOINCREMENT, person IN
     class INTEGER, exact_id INTEGER, annoId INTEGER);
 CREATE TABLE Log (uid INTEGER PRIMARY KEY AUTOINCREMENT, dateTime FLOAT, labelId INTEGER);
 """
-"""The tables SlideRunner checks for; it adds its own triggers to a database of version 1 when it opens it.
-
-No journal: a file that is not finished is thrown away whole.
-"""
+"""The tables SlideRunner checks for; it adds its own triggers to a database of version 1 when it opens it."""
 SPOT = 1
 """SlideRunner's number for an annotation that is a point."""
 PERSON = 1
 
 
+_database = partial(
+    open_database,
+    what="is not a SlideRunner database",
+    next_step="it needs the tables Slides, Annotations, Annotations_coordinates and Classes",
+)
+
+
 def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- the database names its slides
     """Every annotation that is not deleted, by the centre of its coordinates, with its agreed class."""
     slides = listed_slides(path)
-    with database(path) as connection:
-        drawn = _rows(connection, "Annotations", "uid slide deleted agreedClass description")
-        corners = _rows(connection, "Annotations_coordinates", "annoId coordinateX coordinateY")
-        classes = _rows(connection, "Classes", "uid name").set_index("uid")["name"]
+    with _database(path) as connection:
+        drawn = rows_of(connection, "Annotations", "uid slide deleted agreedClass description")
+        corners = rows_of(connection, "Annotations_coordinates", "annoId coordinateX coordinateY")
+        classes = rows_of(connection, "Classes", "uid name").set_index("uid")["name"]
     require_numbers(corners, ("coordinateX", "coordinateY"), path)
     positions = corners.rename(columns={"coordinateX": "x", "coordinateY": "y"})
     positions = positions.assign(x=numbers_of(positions["x"]), y=numbers_of(positions["y"]))
@@ -87,9 +86,9 @@ def listed_slides(path: Path) -> pd.DataFrame:
     `slide` is the name, which no other slide of the database has: the file's, and where files of several
     folders have the same, as much of the end of their folders before it as tells them apart.
     """
-    with database(path) as connection:
+    with _database(path) as connection:
         found = (
-            _rows(connection, "Slides", "uid filename directory width height").set_index("uid").sort_index()
+            rows_of(connection, "Slides", "uid filename directory width height").set_index("uid").sort_index()
         )
     found[["filename", "directory"]] = found[["filename", "directory"]].apply(as_text)
     if (found["filename"] == "").any():
@@ -135,42 +134,6 @@ def folders(directory: str) -> list[str]:
     return [part for part in re.split(r"[/\\]", directory) if part not in ("", ".")]
 
 
-_KIND = "SELECT type FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
-
-
-def _rows(connection: sqlite3.Connection, table: str, columns: str) -> pd.DataFrame:
-    """Columns of a table; those that its version of SlideRunner did not have yet are empty."""
-    (kind,) = connection.execute(_KIND, (table,)).fetchone() or ("table",)
-    if kind != "table":
-        raise sqlite3.DatabaseError(f"{table} is a {kind}")
-    there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    chosen = ", ".join(name if name in there else f"NULL AS {name}" for name in columns.split())
-    return pd.read_sql_query(f"SELECT {chosen} FROM {table}", connection)
-
-
-STEPS = 1_000_000
-"""SQLite says after so many of its steps that it is still at work ..."""
-STEPS_ALLOWED = 200
-"""... and is stopped when it did so this often, and once more for each of as many bytes: some seconds."""
-
-
-@contextmanager
-def database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection; what is not a SlideRunner database becomes an error that says so."""
-    tables = "it needs the tables Slides, Annotations, Annotations_coordinates and Classes"
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    with (
-        parsing(path, "is not a SlideRunner database", next_step=tables, error=TableError),
-        closing(sqlite3.connect(address, uri=True)) as connection,
-    ):
-        # Text that is no UTF-8 stays readable; a schema that runs code, or pages in a circle, ends.
-        connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        steps = iter(range(raised(STEPS_ALLOWED + path.stat().st_size // STEPS)))
-        connection.set_progress_handler(lambda: int(next(steps, None) is None), STEPS)
-        yield connection
-
-
 def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     """Spots at whole pixels, labelled by one annotator called metaphase; the probability is the description.
 
@@ -198,12 +161,7 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         "Annotations_coordinates": pd.DataFrame(positions),
         "Annotations_label": labels[labels["class"] > 0],
     }
-    with (
-        atomic_path(path) as temporary,
-        parsing(path, "cannot write the database", next_step="check the disk", error=OutputError),
-        closing(sqlite3.connect(temporary)) as connection,
-    ):
-        connection.executescript(_SCHEMA)
+    with new_database(path, _SCHEMA) as connection:
         for name, frame in content.items():
             frame.to_sql(name, connection, if_exists="append", index=False)
 
