@@ -70,7 +70,7 @@ def detector_steps(lab: Lab) -> list[Step]:
         Step(replace(detector, reads=(reviewed,)), shows=("detector/index.html",)),
         Step(model, shows=(inside(lab, lab.model.with_suffix(".json")),)),
         Step(try_model(lab)),
-        *_calibration(lab),
+        *_calibration_steps(lab),
     ]
 
 
@@ -171,7 +171,7 @@ def compared(lab: Lab, report: Report) -> Facts:
 # ---- calibration ----
 
 
-def _calibration(lab: Lab) -> list[Step]:
+def _calibration_steps(lab: Lab) -> list[Step]:
     if not lab.settings.calibration.answers:
         return []
     nothing, asked = (lab.calibration / NOTHING).is_file(), asked_calibration(lab)

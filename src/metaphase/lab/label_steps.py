@@ -85,7 +85,7 @@ def label_steps(lab: Lab) -> list[Step]:
 
 def skipped_rounds(lab: Lab) -> list[str]:
     """What of the PHH3 slides the bundled networks decide alone."""
-    labelled = _labelled(lab)
+    labelled = _labelled_rounds(lab)
     alone = {"artefacts": lab.round(1) not in labelled, "mitoses": not labelled}
     return [what for what, nobody in alone.items() if nobody]
 
@@ -94,7 +94,7 @@ def _asks(lab: Lab, number: int) -> bool:
     return bool((lab.settings.rounds.round1, lab.settings.rounds.round2)[number - 1])
 
 
-def _labelled(lab: Lab) -> list[Path]:
+def _labelled_rounds(lab: Lab) -> list[Path]:
     """The rounds that have labels, the last one first."""
     return [
         lab.round(number)
@@ -130,7 +130,7 @@ def _draw(lab: Lab, number: int, report: Report) -> bool:
     rounds, folder = lab.settings.rounds, lab.round(number)
     report(f"drawing round {number}", 0, 1)
     there = len(read_items(folder)) if (folder / ITEMS).is_file() else 0
-    wanted = _wanted(lab, rounds) if number == 1 else rounds.round2
+    wanted = _items_wanted(lab, rounds) if number == 1 else rounds.round2
     if there >= wanted or (folder / NOTHING).exists():
         return False
     purpose: Purpose = "cnn1" if number == 1 else "cnn2"
@@ -174,7 +174,7 @@ def _take_more(folder: Path, more: Path) -> None:
     shutil.rmtree(more)
 
 
-def _wanted(lab: Lab, rounds: RoundSettings) -> int:
+def _items_wanted(lab: Lab, rounds: RoundSettings) -> int:
     """Items of round 1: at most half of the candidates, for round 2 needs others."""
     pool = 0
     for pair in pairs_of(lab):
@@ -230,7 +230,7 @@ def teach_phh3(
     Without learning, or without labels, the bundled one takes its place.
     """
     lab, name = network
-    rounds, bundled = _labelled(lab), PHH3_NETWORKS[name]
+    rounds, bundled = _labelled_rounds(lab), PHH3_NETWORKS[name]
     if learning is None or not rounds:
         model = lab.network(name) / f"{name}.safetensors"
         for suffix in (".safetensors", ".json"):

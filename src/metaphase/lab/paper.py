@@ -164,7 +164,7 @@ def read_paper(path: Path, root: Path, device: str | None = None) -> Paper:
 def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -> States:
     """Do what is left of labels and experiments; each stage is kept and resumed as ever."""
     if paper.section.pairs is not None:
-        pairs = _simulated(paper.root / "pairs", paper.section.pairs, BOTH, report)
+        pairs = _simulate(paper.root / "pairs", paper.section.pairs, BOTH, report)
     else:
         pairs = _absolute(split_manifest(paper.manifest, paper.run.cohort))
         pairs = pairs[(pairs["he"] != "") & (pairs["phh3"] != "")]
@@ -178,7 +178,7 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
     return (*labelled, *run_and_write(paper.job, report=report, watch=watch, at_once=at_once))
 
 
-def _simulated(
+def _simulate(
     folder: Path, config: SimulationConfig, frames: tuple[Frame, ...], report: Report
 ) -> pd.DataFrame:
     def megapixels(what: str, done: int, total: int) -> None:
@@ -264,7 +264,7 @@ def _find_outside(paper: Paper, report: Report) -> None:
         (paper.outside / f"{kind}.csv").unlink(missing_ok=True)
     if section.outside is not None:
         folder = paper.root / "elsewhere"
-        first = _simulated(folder, section.outside, ("he",), report)["laboratory"].iloc[0]  # trains
+        first = _simulate(folder, section.outside, ("he",), report)["laboratory"].iloc[0]  # trains
         made = read_simulated(folder)
         away = made.manifest[made.manifest["laboratory"] != first]
         _write_outside(paper, FIELDS, away, made.truth)
@@ -351,13 +351,13 @@ def measure_elsewhere(paper: Paper, report: Report) -> Elsewhere:
     for kind, measured in ((FIELDS, _mitoses_elsewhere), (SLIDES, _counts_elsewhere)):
         if outside_manifest(paper, kind) is not None:
             try:
-                found = measured(paper, _searched(paper, kind, report), found)
+                found = measured(paper, _search(paper, kind, report), found)
             except TableError as error:
                 found = replace(found, problems=(*found.problems, f"Nothing of {kind}: {error.problem}."))
     return found
 
 
-def _searched(paper: Paper, kind: str, report: Report) -> Path:
+def _search(paper: Paper, kind: str, report: Report) -> Path:
     """The table of detections of fields or slides."""
     model, manifest = delivered_model(paper.job.chain), paper.outside / f"{kind}.csv"
     search = paper.job.chain.split_search

@@ -141,7 +141,7 @@ def asked_round(lab: Lab, number: int) -> list[Asked]:
         return []
     given, what = standing(folder), ("object or artefact", "mitosis or not")[number - 1]
     curve, agree = partial(round_curve, lab, number, given), lab.settings.rounds.agree
-    return [_asked(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
+    return [_ask(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
 
 
 def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve | None:
@@ -178,16 +178,16 @@ def asked_review(lab: Lab) -> list[Asked]:
     except MetaphaseError:
         return []
     items, given = list(review.table["item"]), standing(lab.cases / REVIEW)
-    return [_asked("review of the reference standard", "review", lab.cases, given, items=items)]
+    return [_ask("review of the reference standard", "review", lab.cases, given, items=items)]
 
 
 def asked_calibration(lab: Lab) -> list[Asked]:
     """How far the calibration is."""
     folder = lab.calibration / DETECTIONS
-    return [_asked("calibration", "label", folder, standing(folder))] if (folder / ITEMS).is_file() else []
+    return [_ask("calibration", "label", folder, standing(folder))] if (folder / ITEMS).is_file() else []
 
 
-def _asked(
+def _ask(
     what: str,
     kind: PageKind,
     folder: Path,

@@ -62,16 +62,16 @@ def measure_rates(
     """Rates on a slide's tissue; without a slide, on simulated tissue as JPEG tiles."""
     if source is not None:
         with source.open() as slide:
-            return _measured(ready, slide, report)
+            return _measure(ready, slide, report)
     with tempfile.TemporaryDirectory() as folder:
         report("simulated slide", 0, 1)
         path = Path(folder) / "simulated.tif"
         _write_slide(path)
         with open_slide(path) as slide:
-            return _measured(ready, slide, report)
+            return _measure(ready, slide, report)
 
 
-def _measured(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
+def _measure(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     detector, engine, decoders = ready.detector, ready.engine, ready.decoders
     points = detector.points
     peaks = PeakConfig(suppress_um=points.suppress_um, smooth_um=points.smooth_um)

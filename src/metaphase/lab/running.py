@@ -200,11 +200,11 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
         if number == first and progress is not None and progress.step == step.name:
             found.append(Standing(step, "running", str(progress), state))
         else:
-            found.append(Standing(step, *_described(step, state, number == first), state))
+            found.append(Standing(step, *_describe(step, state, number == first), state))
     return found
 
 
-def _described(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
+def _describe(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
     if state.status == "kept":
         cut = state.facts.get(FAILED, {})
         failed = f"; failed: {', '.join(cut)}" if cut else ""

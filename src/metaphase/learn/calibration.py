@@ -91,7 +91,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
             path=slides[0].folder,
             next_step="search with a model whose card has that, such as the bundled one",
         )
-    parts = [_known(one, number, counting) for number, one in enumerate(slides)]
+    parts = [_known_detections(one, number, counting) for number, one in enumerate(slides)]
     sample = pd.concat([part for part, _ in parts], ignore_index=True)
     if sample.empty:
         raise UsageError("the slides have no detections", next_step="give slides with tumour")
@@ -145,7 +145,9 @@ def _deltas(stated: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(stated[name]["delta"]) for name in ("mitoses", "count")}
 
 
-def _known(one: SlideResult, number: int, counting: CountConfig) -> tuple[pd.DataFrame, tuple[float, float]]:
+def _known_detections(
+    one: SlideResult, number: int, counting: CountConfig
+) -> tuple[pd.DataFrame, tuple[float, float]]:
     """All detections of a slide, as the model left them; tissue in its circle, and beside it (mm2)."""
     slide = specimen(one.candidates, one.mpp, one.tissue, None, counting)
     spot = find_hotspot(slide)
@@ -177,7 +179,9 @@ def fit_profile(
     folder, error = Path(folder), error or ObserverError()
     sample = read_table(folder / SAMPLE)
     design = _design_of(sample, folder)
-    answer_rows = answers_table(standing(folder / DETECTIONS)) if answers is None else _listed(Path(answers))
+    answer_rows = (
+        answers_table(standing(folder / DETECTIONS)) if answers is None else _answers_of_table(Path(answers))
+    )
     unknown = [item for item in answer_rows["item"] if item not in set(sample["item"]) - {""}]
     if unknown:
         raise TableError(
@@ -214,7 +218,7 @@ def fit_profile(
         precision=precision,
         sure=(int(sure.sum()), int(answer[sure].sum())),
         shapes=_shapes(sample, answer, design, error),
-        answered=_answered(sample, answer),
+        answered=_answers_by_slide(sample, answer),
     )
 
 
@@ -249,7 +253,7 @@ def _shapes(
     return found
 
 
-def _answered(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
+def _answers_by_slide(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
     """Positions and answers by slide."""
     asked = sample.assign(answer=answer)[np.isfinite(answer)]
     return {
@@ -273,7 +277,7 @@ def answers_table(given: Iterable[Given]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
-def _listed(path: Path) -> pd.DataFrame:
+def _answers_of_table(path: Path) -> pd.DataFrame:
     """Answers from a table; without a column observer they are one person's."""
     table = read_table(path)
     require_columns(table, ("item", "answer"), path)
@@ -317,7 +321,7 @@ def merge_project(
     """
     project = load_project(folder)
     with AnswerStore(project) as store:
-        given = _chosen(store.current(), observers, store)
+        given = _chosen_answers(store.current(), observers, store)
         changes = store.changes()
     merged = merge_answers(project, given, agree, changes)
     target = project.folder if output is None else Path(output)
@@ -327,7 +331,7 @@ def merge_project(
     return merged
 
 
-def _chosen(given: list[Given], observers: Sequence[str] | None, store: AnswerStore) -> list[Given]:
+def _chosen_answers(given: list[Given], observers: Sequence[str] | None, store: AnswerStore) -> list[Given]:
     if observers is None:
         return given
     wanted = {store.known(name) for name in observers}

@@ -233,7 +233,7 @@ class DenseChain(Chain):
     ) -> Facts:
         """A teacher that begins with published weights and learns the labels."""
         torch.manual_seed(protocol.seed + number)
-        teacher = _on(Teacher(published_weights(weights.path)), self.torch_device)
+        teacher = _on_device(Teacher(published_weights(weights.path)), self.torch_device)
         lesson = Lesson(steps, protocol.learning_rate)
         folder = self.workspace / NETWORKS / f"teacher-{number}"
         windows = self.windows(protocol.seed + number)
@@ -258,7 +258,7 @@ class DenseChain(Chain):
         for name in self.dense.teachers:
             if name not in self.published:
                 found += [load_model(path)[0] for path in pair_files(name)]
-        return [_on(one, self.torch_device).eval().requires_grad_(False) for one in found]
+        return [_on_device(one, self.torch_device).eval().requires_grad_(False) for one in found]
 
     @stage("students", "both networks of the pair", writes=(f"{NETWORKS}/students",), renew=True)
     def teach_students(
@@ -281,13 +281,13 @@ class DenseChain(Chain):
         torch.manual_seed(seed)
         windows = self.windows(seed)
         if self.pair:
-            students = {name: _on(load_model(path)[0], self.torch_device).requires_grad_(True)
+            students = {name: _on_device(load_model(path)[0], self.torch_device).requires_grad_(True)
                         for name, path in zip((FIRST, SECOND), self.pair, strict=True)}  # fmt: skip
             windows.answers = self._frozen_answers(windows, report)
             teachers: list[nn.Module] = []
         else:
             students = {
-                name: _on(build_network(spec), self.torch_device) for name, spec in self.specs.items()
+                name: _on_device(build_network(spec), self.torch_device) for name, spec in self.specs.items()
             }
             if self.published:
                 with_published(students[FIRST], published_weights(self.published[0]))
@@ -347,7 +347,7 @@ class DenseChain(Chain):
         pair = self.candidate(name)
         if self.torch_device.type == "cpu" and find_spec("onnxruntime"):
             return [GraphNetwork(one.eval(), self._plain_card(each, each)) for each, one in pair.items()]
-        return [_on(one, self.torch_device).eval() for one in pair.values()]
+        return [_on_device(one, self.torch_device).eval() for one in pair.values()]
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -386,7 +386,7 @@ class DenseChain(Chain):
         """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
 
         def start() -> nn.Module:
-            network: nn.Module = _on(self.candidate(NEW)[FIRST], self.torch_device)
+            network: nn.Module = _on_device(self.candidate(NEW)[FIRST], self.torch_device)
             return network.requires_grad_(True)
 
         def show(done: float) -> None:
@@ -519,7 +519,7 @@ class DenseChain(Chain):
         return AtypicalModel(model=beside.stem, weights_sha256=saved.weights_sha256)
 
 
-def _on(network: Any, device: torch.device) -> Any:
+def _on_device(network: Any, device: torch.device) -> Any:
     return network.to(device, memory_format=torch.channels_last)
 
 

@@ -492,7 +492,7 @@ def contribution_table(summary: Summary) -> TextTable:
     headings = ["part", "without", "with", "F1 without", "F1 with", "difference", "difference of highest F1"]
     rows = [
         [one.question.part, one.question.without, one.question.with_it, _figure(one.f1_without),
-         _figure(one.f1_with), _signed(one.difference), f"{one.highest_difference:+.3f}"]
+         _figure(one.f1_with), _with_sign(one.difference), f"{one.highest_difference:+.3f}"]
         for one in summary.contributions
     ]  # fmt: skip
     note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
@@ -503,7 +503,7 @@ def _figure(value: float) -> str:
     return DASH if np.isnan(value) else f"{value:.3f}"
 
 
-def _signed(value: Estimate) -> str:
+def _with_sign(value: Estimate) -> str:
     if np.isnan(value.low):
         return f"{value.value:+.3f}"
     return f"{value.value:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"

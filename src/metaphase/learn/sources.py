@@ -149,7 +149,7 @@ def corrected_points(folders: Sequence[str | Path]) -> pd.DataFrame:
     """Positions that people answered, with the slide's file: of reviewed results and of calibrations."""
     parts = []
     for folder in map(Path, folders):
-        found = _calibrated(folder) if (folder / SAMPLE).is_file() else _reviewed(folder)
+        found = _calibrated_points(folder) if (folder / SAMPLE).is_file() else _reviewed_points(folder)
         if found.empty:
             raise UsageError(
                 "nobody has answered anything there",
@@ -166,7 +166,7 @@ def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(CORRECTED))
 
 
-def _reviewed(folder: Path) -> pd.DataFrame:
+def _reviewed_points(folder: Path) -> pd.DataFrame:
     parts = []
     for result in load_results([folder]):
         if answers_of(result):
@@ -177,7 +177,7 @@ def _reviewed(folder: Path) -> pd.DataFrame:
     return _together(parts)
 
 
-def _calibrated(folder: Path) -> pd.DataFrame:
+def _calibrated_points(folder: Path) -> pd.DataFrame:
     given = answers_table(standing(folder / DETECTIONS))
     mean = given["answer"].map(VALUES).astype(float).groupby(given["item"]).mean()
     rows = []

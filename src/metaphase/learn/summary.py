@@ -45,7 +45,7 @@ def run_report(chain: Chain, states: States) -> dict[str, Any]:
     histories = sorted((chain.workspace / NETWORKS).glob("*/history.csv"))
     tested: dict[str, Any] = {"headline": [], "tables": [], "panels": {}}
     if results:
-        tested = _tested(results, BootstrapConfig(samples=chain.config.test.bootstrap))
+        tested = _test_results(results, BootstrapConfig(samples=chain.config.test.bootstrap))
     return {
         "name": chain.workspace.name,
         "states": states,
@@ -57,7 +57,7 @@ def run_report(chain: Chain, states: States) -> dict[str, Any]:
     }
 
 
-def _tested(results: dict[str, Any], bootstrap: BootstrapConfig) -> dict[str, Any]:
+def _test_results(results: dict[str, Any], bootstrap: BootstrapConfig) -> dict[str, Any]:
     """What the test says: F1 on laboratories held out (all, where none is) of CNN3, the ensemble and the last
     CNN5, or of the pairs tested; tables and curves of all, by laboratory."""
     networks: dict[str, Any] = results["networks"]

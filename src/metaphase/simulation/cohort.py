@@ -320,11 +320,11 @@ def _tiles(
         for y in range(0, case.height, BLOCK_HEIGHT)
         for x in range(0, case.width, BLOCK_WIDTH)
     )
-    for pixels in rendered_in_order(executor, partial(_rendered, case, frame), blocks):
+    for pixels in rendered_in_order(executor, partial(_render, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
         report(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
 
 
-def _rendered(case: Case, frame: Frame, block: Box) -> RGB:
+def _render(case: Case, frame: Frame, block: Box) -> RGB:
     return case_renderer(case).region(frame, block.x, block.y, block.width, block.height)

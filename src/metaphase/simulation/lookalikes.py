@@ -52,7 +52,7 @@ def lookalike_sprite(rng: Random, kind: Kind, radius: float) -> Floats32:
     return look.paint(rng, outline(rng, side, radius, look.roughness, aspect), radius)
 
 
-def _darkened(rng: Random, sprite: Floats32, where: Floats32, strengths: Pair) -> Floats32:
+def _darken(rng: Random, sprite: Floats32, where: Floats32, strengths: Pair) -> Floats32:
     """With smooth dark chromatin over whatever the sprite shows so far."""
     return add_chromatin(sprite, where, rng.uniform(*strengths), 0.5, 0.08, hides=where)
 
@@ -95,7 +95,7 @@ def _apoptotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
         haematoxylin=body * rng.uniform(0.1, 0.35),
     )
     balls = _balls(rng, depth, 5, radius, (0.18, 0.5), 0.55 * radius)
-    return _darkened(rng, sprite, balls, (1.7, 2.5))
+    return _darken(rng, sprite, balls, (1.7, 2.5))
 
 
 def _pyknotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
@@ -103,7 +103,7 @@ def _pyknotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
     ring = softstep(depth + radius * rng.uniform(0.2, 0.8), 5) * rng.uniform(0.2, 0.95)
     ring = ring * np.clip(0.7 + 0.5 * speckle(rng, depth, 20), 0, 1)
     nucleus = softstep(depth, 2.2) * _smudge(rng, depth, 0.10)
-    return _darkened(rng, layered(cover=ring, eosin=0.1 * ring), nucleus, (1.5, 2.3))
+    return _darken(rng, layered(cover=ring, eosin=0.1 * ring), nucleus, (1.5, 2.3))
 
 
 def _hyperchromatic(rng: Random, depth: Floats32, radius: float) -> Floats32:
@@ -125,10 +125,10 @@ def _tangential_lymphocyte(rng: Random, depth: Floats32, _radius: float) -> Floa
     halo = softstep(depth + 5, 5) * rng.uniform(0.3, 0.9)
     clumps = np.clip(1 + 0.25 * speckle(rng, depth, 7), 0.5, 1.6)
     nucleus = np.clip(softstep(depth, 3.5) * clumps, 0, 1.1)
-    return _darkened(rng, layered(cover=halo, eosin=0.12 * halo), nucleus, (1.3, 1.9))
+    return _darken(rng, layered(cover=halo, eosin=0.12 * halo), nucleus, (1.3, 1.9))
 
 
-def _crushed(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _crushed_nuclei(rng: Random, depth: Floats32, _radius: float) -> Floats32:
     """Smeared, streaky, dark nuclei."""
     streaks = _smudge(rng, depth, 0.25)
     inside = blurred(softstep(depth, 3), rng.uniform(0, 1.5))
@@ -142,7 +142,7 @@ def _debris(rng: Random, depth: Floats32, _radius: float) -> Floats32:
     return layered(cover=0.5 * soft, haematoxylin=1.2 * soft, eosin=0.5 * soft, black=black)
 
 
-def _pigment(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _heap_of_pigment(rng: Random, depth: Floats32, radius: float) -> Floats32:
     """Brown granules in a loose heap; as dark in PHH3 as in H&E."""
     granules = _granules(rng, depth, 6, 0.9 * radius)
     return layered(
@@ -225,9 +225,9 @@ _LOOKS = {
     Kind.PYKNOTIC: Look(_pyknotic, 2.4, 0.11, aspects=(1, 1.9), radii=(0.42, 0.75)),
     Kind.HYPERCHROMATIC: Look(_hyperchromatic, 2.2, 0.15, aspects=(1, 2.2), radii=(0.7, 1.1)),
     Kind.TANGENTIAL_LYMPHOCYTE: Look(_tangential_lymphocyte, 2.2, 0.07, radii=(1.9, 2.9), radius_px=4.0),
-    Kind.CRUSHED: Look(_crushed, 2.8, 0.2, aspects=(2.2, 5), radii=(0.6, 1.0)),
+    Kind.CRUSHED: Look(_crushed_nuclei, 2.8, 0.2, aspects=(2.2, 5), radii=(0.6, 1.0)),
     Kind.DEBRIS: Look(_debris, 3.0, 0.25, aspects=(1, 2.5), radii=(0.4, 0.9)),
-    Kind.PIGMENT: Look(_pigment, 1.6),
+    Kind.PIGMENT: Look(_heap_of_pigment, 1.6),
     Kind.INK: Look(_ink, 2.2, 0.3, aspects=(1, 2), radii=(0.3, 1.0)),
     Kind.KARYORRHEXIS: Look(_karyorrhexis, 1.3),
     Kind.VACUOLE: Look(_vacuole, 1.9, 0.12, aspects=(1, 1.8)),

@@ -159,7 +159,7 @@ def tumour_nucleus(rng: Random, tumour: Tumour) -> Floats32:
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.02 + 0.26 * tumour.pleomorphism)
     vesicular = rng.random() < tumour.openness
     chromatin = _vesicular(rng, depth) if vesicular else _dense(rng, depth)
-    return _assembled(
+    return _assemble(
         depth, chromatin, eosin=rng.uniform(0.18, 0.45) if vesicular else rng.uniform(0.42, 0.62)
     )
 
@@ -168,14 +168,14 @@ def fibroblast_nucleus(rng: Random) -> Floats32:
     """A slender, evenly dark nucleus (drawn round; placing stretches it)."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.05)
     texture = 0.8 + 0.2 * _mottle(rng, depth, 4, 9) + 0.35 * _rim(rng, depth, 2.4)
-    return _assembled(depth, texture * rng.uniform(0.7, 1.25), eosin=0.4)
+    return _assemble(depth, texture * rng.uniform(0.7, 1.25), eosin=0.4)
 
 
 def lymphocyte_nucleus(rng: Random) -> Floats32:
     """A round dark nucleus with coarse clumps."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.03)
     clumps = np.clip(_mottle(rng, depth, 5, 11), -1.3, 1.5)
-    return _assembled(depth, (1.25 + 0.3 * clumps) * rng.uniform(0.75, 1.15), eosin=0.35)
+    return _assemble(depth, (1.25 + 0.3 * clumps) * rng.uniform(0.75, 1.15), eosin=0.35)
 
 
 def _vesicular(rng: Random, depth: Floats32) -> Floats32:
@@ -219,7 +219,7 @@ def _spot(rng: Random, depth: Floats32, radius: float) -> Floats32:
     return ball(rng, depth, radius, MASTER_RADIUS_PX - 8, 1.6) * softstep(depth - 3, 3)
 
 
-def _assembled(depth: Floats32, chromatin: Array, eosin: float) -> Floats32:
+def _assemble(depth: Floats32, chromatin: Array, eosin: float) -> Floats32:
     inside = softstep(depth, 1.8)
     return layered(
         cover=inside,
@@ -240,7 +240,7 @@ def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Fl
     """One mitotic figure; `radius` is that of the cell's nucleus before it divided, in pixels."""
     side = 2 * int(np.ceil(3.0 * radius)) + 48
     arms = _SHAPES[kind](rng, radius * rng.uniform(0.72, 0.95), atypical)
-    chromatin = _painted(rng, arms, side)
+    chromatin = _paint_arms(rng, arms, side)
     sprite = _cell_body(rng, side, radius, kind)
     strength = rng.uniform(1.9, 2.7) if kind != Kind.PROPHASE else rng.uniform(1.2, 1.7)
     add_chromatin(sprite, chromatin, strength, 0.45, 0.09, hides=np.clip(chromatin, 0, 1))
@@ -270,7 +270,7 @@ def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Floats32:
     )
 
 
-def _painted(rng: Random, arms: Arms, side: int) -> Floats32:
+def _paint_arms(rng: Random, arms: Arms, side: int) -> Floats32:
     """Coverage by chromatin, about 1 where arms pile up, with a rough edge."""
     canvas = np.zeros((side * _FINE, side * _FINE), np.float32)
     layer = np.zeros_like(canvas, np.uint8)
@@ -331,7 +331,7 @@ def _metaphase_side(rng: Random, radius: float, atypical: bool) -> Arms:
     if rng.random() < 0.5:
         return np.vstack([plate, _strays(rng, radius * 1.3, int(rng.integers(3, 6)))])
     third = _along_plate(rng, 26, length * 0.6, width, 0.0)
-    return np.vstack([plate, _moved(third, np.pi / 2 + rng.normal(0, 0.3), 0.0, length * 0.3)])
+    return np.vstack([plate, _move(third, np.pi / 2 + rng.normal(0, 0.3), 0.0, length * 0.3)])
 
 
 def _metaphase_polar(rng: Random, radius: float, atypical: bool) -> Arms:
@@ -347,7 +347,7 @@ def _metaphase_polar(rng: Random, radius: float, atypical: bool) -> Arms:
     return np.vstack([arms, _strays(rng, radius * 1.3, 4 if atypical else 0)])
 
 
-def _separated(
+def _separate_plates(
     rng: Random, radius: float, atypical: bool, *, gaps: Pair, lengths: Pair, widths: Pair
 ) -> Arms:
     """Two plates apart, arms trailing towards the middle; bridges and laggards when atypical."""
@@ -357,14 +357,14 @@ def _separated(
         size = 1 if not atypical else rng.uniform(0.7, 1.2)
         half = _along_plate(rng, 30, length * size, width, side * rng.uniform(0.02, 0.16))
         half[:, 1] -= side * 0.15 * half[:, 3]
-        groups.append(_moved(half, rng.normal(0, 0.08), 0.0, side * gap / 2))
+        groups.append(_move(half, rng.normal(0, 0.08), 0.0, side * gap / 2))
     if atypical:
         x, y = rng.uniform(-length / 3, length / 3, 3), rng.uniform(-gap / 4, gap / 4, 3)
         groups.append(np.column_stack([x, y, np.full(3, np.pi / 2), rng.uniform(4, gap, 3), np.full(3, 1.4)]))
     return np.vstack(groups)
 
 
-def _moved(arms: Arms, angle: float, x: float, y: float) -> Arms:
+def _move(arms: Arms, angle: float, x: float, y: float) -> Arms:
     cosine, sine = np.cos(angle), np.sin(angle)
     turned = arms.copy()
     turned[:, 0] = cosine * arms[:, 0] - sine * arms[:, 1] + x
@@ -385,6 +385,6 @@ _SHAPES: dict[Kind, Callable[[Random, float, bool], Arms]] = {
     Kind.PROMETAPHASE: _prometaphase,
     Kind.METAPHASE_SIDE: _metaphase_side,
     Kind.METAPHASE_POLAR: _metaphase_polar,
-    Kind.ANAPHASE: partial(_separated, gaps=(0.65, 1.35), lengths=(1.2, 1.8), widths=(0.38, 0.6)),
-    Kind.TELOPHASE: partial(_separated, gaps=(1.7, 2.4), lengths=(0.85, 1.25), widths=(0.45, 0.7)),
+    Kind.ANAPHASE: partial(_separate_plates, gaps=(0.65, 1.35), lengths=(1.2, 1.8), widths=(0.38, 0.6)),
+    Kind.TELOPHASE: partial(_separate_plates, gaps=(1.7, 2.4), lengths=(0.85, 1.25), widths=(0.45, 0.7)),
 }

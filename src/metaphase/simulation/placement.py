@@ -141,7 +141,7 @@ class Placement:
         fields = self.architecture.at(chunk, sites["x"], sites["y"])
         usable = (fields.tissue > 0) & (fields.cleft < 0.01) & (fields.fat < 0)
         ends = np.cumsum([len(grid) for grid in grids])
-        parts = [self._scattered(rng, chunk)]
+        parts = [self._brown_artefacts(rng, chunk)]
         for (make, _, _), start, end in zip(layers, (0, *ends), ends, strict=False):
             keep = start + np.flatnonzero(usable[start:end])
             parts.append(make(rng, chunk, sites[keep], fields.each(itemgetter(keep))))
@@ -154,7 +154,7 @@ class Placement:
         giant = np.where(rng.random(n) < 0.03 * tumour.grade, 1.4, 1)
         cells["radius"] = np.clip(tumour.nuclear_radius_um * size * giant, 2.8, 8) * PX_PER_UM
         cells["aspect"] = 1 + np.abs(rng.normal(0.18, 0.25, n))
-        keep = (fields.tumour > 0.03) & (rng.random(n) > 0.05) & ~_smothered(cells)
+        keep = (fields.tumour > 0.03) & (rng.random(n) > 0.05) & ~_hidden_cells(cells)
         dying = keep & (fields.necrosis > 0)
         cells["kind"][dying] = Kind.KARYORRHEXIS
         keep &= ~dying | (rng.random(n) < 0.45)
@@ -220,7 +220,7 @@ class Placement:
         keep = rng.random(n) < np.where(fields.tumour > 0, often, 0.10)
         return cells[keep]
 
-    def _scattered(self, rng: Random, chunk: Box) -> Array:
+    def _brown_artefacts(self, rng: Random, chunk: Box) -> Array:
         """Brown artefacts of the PHH3 slide: anywhere in tissue, but those of the edge at the edge."""
         area_mm2 = (CHUNK_PX / PX_PER_UM / 1000) ** 2
         mitoses = self.case.mitoses_per_mm2 * area_mm2 * self.architecture.tumour_fraction
@@ -278,7 +278,7 @@ def _pairs(position: Floats, reach: float) -> tuple[Integers, Integers, Floats, 
     return first, second, between, np.hypot(between[:, 0], between[:, 1])
 
 
-def _smothered(cells: Array) -> Array:
+def _hidden_cells(cells: Array) -> Array:
     """Cells that would lie mostly on top of another one."""
     lost = np.zeros(len(cells), bool)
     if len(cells) >= 2:

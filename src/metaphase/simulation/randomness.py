@@ -18,7 +18,7 @@ _SPLINE_SD = 0.2768
 """Standard deviation of a cubic B-spline of independent uniform(-1, 1) lattice values."""
 
 
-def _scrambled(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _scramble(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """SplitMix64's finaliser: neighbouring integers become unrelated ones."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -30,7 +30,7 @@ def derived_seed(seed: int, *parts: int) -> int:
     state = np.array([seed & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
     for part in parts:
         word = np.array([part & 0xFFFFFFFFFFFFFFFF], dtype=np.uint64)
-        state = _scrambled(state * _GOLDEN + _scrambled(word + _GOLDEN))
+        state = _scramble(state * _GOLDEN + _scramble(word + _GOLDEN))
     return int(state[0])
 
 
@@ -42,9 +42,9 @@ def generator(seed: int, *parts: int) -> Random:
 def _lattice(seed: int, x: Integers, y: Integers) -> Floats:
     """Uniform(-1, 1) values at integer nodes; `x` and `y` broadcast."""
     word = np.uint64(derived_seed(seed))
-    rows = _scrambled(y.astype(np.uint64) * _GOLDEN + word)
+    rows = _scramble(y.astype(np.uint64) * _GOLDEN + word)
     return (
-        _scrambled(rows + x.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)).astype(np.float64) * 2.0**-63
+        _scramble(rows + x.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)).astype(np.float64) * 2.0**-63
         - 1
     )
 
@@ -88,8 +88,8 @@ class Noise:
         """
         total: Floats32 = np.zeros((_steps(box.height, step), _steps(box.width, step)), np.float32)
         for seed, spacing, amplitude in self._layers:
-            columns, first_x = _interpolation(box.x, total.shape[1], step, spacing)
-            rows, first_y = _interpolation(box.y, total.shape[0], step, spacing)
+            columns, first_x = _interpolation_matrix(box.x, total.shape[1], step, spacing)
+            rows, first_y = _interpolation_matrix(box.y, total.shape[0], step, spacing)
             x = first_x + np.arange(columns.shape[1])
             y = first_y + np.arange(rows.shape[1])
             nodes = (amplitude * _lattice(seed, x[None, :], y[:, None])).astype(np.float32)
@@ -106,7 +106,7 @@ class Noise:
 
 
 @lru_cache(maxsize=2048)
-def _interpolation(start: int, count: int, step: float, spacing: float) -> tuple[Floats32, int]:
+def _interpolation_matrix(start: int, count: int, step: float, spacing: float) -> tuple[Floats32, int]:
     """The matrix (count, nodes) that turns lattice values into pixel values, and its first node."""
     position = (start + step * (0.5 + np.arange(count))) / spacing
     node = np.floor(position).astype(np.int64)

@@ -121,8 +121,8 @@ class Ground:
             empty = np.zeros((box.height, box.width), np.float32)
             return empty, empty, empty
         owned = territories(cells["x"], cells["y"], wide, 2)
-        tint = _fraction(cells["seed"], 20)[owned.owner] * 2 - 1
-        clearing = np.clip(1.6 * _fraction(cells["seed"], 34) - 0.6, 0, 1)[owned.owner]
+        tint = _fraction_of_bits(cells["seed"], 20)[owned.owner] * 2 - 1
+        clearing = np.clip(1.6 * _fraction_of_bits(cells["seed"], 34) - 0.6, 0, 1)[owned.owner]
         from_membrane = owned.distance - cells["radius"][owned.owner] - 4
         ring = clearing * np.exp(-((from_membrane / 7) ** 2))
         pictures = cv2.merge([cv2.blur(tint, (3, 3)), owned.borders(1.3), ring])
@@ -156,7 +156,7 @@ def fat_centres(seed: int, box: Box) -> tuple[Array, Array]:
     return points[inside, 0], points[inside, 1]
 
 
-def _fraction(seeds: Array, bit: int) -> Floats32:
+def _fraction_of_bits(seeds: Array, bit: int) -> Floats32:
     """Some bits of seeds as numbers from 0 to 1."""
     bits = (seeds >> np.uint64(bit)) & np.uint64(1023)
     return bits.astype(np.float32) / np.float32(1024)

@@ -123,13 +123,13 @@ class DarkestFirst:
 
     def _take(self, blocks: Integers) -> Integers:
         """Take the lowest pixels of `blocks`, and suppress the circles around them."""
-        x, y, value = _unpacked(self._ranks[tuple(blocks.T)])
+        x, y, value = _unpack(self._ranks[tuple(blocks.T)])
         reach = len(self._circle) // 2
         for column, row in zip(x.tolist(), (y - self._top - self._side).tolist(), strict=True):
             window = self._pixels[row - reach : row + reach + 1, column - reach : column + reach + 1]
             np.maximum(window, self._circle, out=window)
         around = (blocks[:, None] + np.mgrid[-1:2, -1:2].reshape(2, 9).T).reshape(-1, 2)
-        near_x, near_y, _ = _unpacked(self._ranks[tuple(around.T)])
+        near_x, near_y, _ = _unpack(self._ranks[tuple(around.T)])
         hit = (near_x - x.repeat(9)) ** 2 + (near_y - y.repeat(9)) ** 2 <= self._radius2
         columns = self._ranks.shape[1]
         changed = np.unique(around[hit] @ (columns, 1))
@@ -146,7 +146,7 @@ class DarkestFirst:
             self._top += done * self._side
 
 
-def _unpacked(ranks: Integers) -> tuple[Integers, Integers, Integers]:
+def _unpack(ranks: Integers) -> tuple[Integers, Integers, Integers]:
     return ranks & _PLACE, (ranks >> _PLACE_BITS) & _PLACE, ranks >> 2 * _PLACE_BITS
 
 

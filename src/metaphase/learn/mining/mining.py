@@ -219,12 +219,12 @@ class Mining:
     @cached_property
     def labelled_training(self) -> Tables:
         """Labelled candidates of the training slides."""
-        return self._labelled("candidates for training", self.train)
+        return self._label("candidates for training", self.train)
 
     @cached_property
     def labelled_validation(self) -> Tables:
         """Labelled candidates of the validation slides."""
-        return self._labelled("candidates for validation", self.validation)
+        return self._label("candidates for validation", self.validation)
 
     @cached_property
     def darkness(self) -> Floats:
@@ -261,7 +261,7 @@ class Mining:
     def found(self, source: TrainingSlide) -> pd.DataFrame:
         """Candidates of a slide at the configured threshold, found now or by an earlier run."""
         path = self.folder / "candidates" / f"{source.name}.parquet"
-        record = CandidatesFound(self._seen(source), self.config.candidates)
+        record = CandidatesFound(self._seen_slide(source), self.config.candidates)
         if not record.is_done(path):
             started = time.perf_counter()
             with opened(source, self._transform(source)) as slide:
@@ -278,7 +278,7 @@ class Mining:
         if source.tissue is not None:
             with opened(source) as slide:
                 return source.tissue.of(slide)
-        path, wanted = self.folder / "tissue" / f"{source.name}.tissue.png", self._seen(source).tissue
+        path, wanted = self.folder / "tissue" / f"{source.name}.tissue.png", self._seen_slide(source).tissue
         record = TissueFound(source.slide, wanted)
         if not record.is_done(path):
             with opened(source) as slide, record.noted(path):
@@ -309,7 +309,7 @@ class Mining:
         tables = {}
         for number, source in enumerate(self.train):
             self.progress("probabilities", number, len(self.train))
-            tables[source.name] = self._judged(source, self.labelled_training[source.name], judge)
+            tables[source.name] = self._judge(source, self.labelled_training[source.name], judge)
         self.progress("probabilities", len(self.train), len(self.train))
         return tables
 
@@ -329,7 +329,7 @@ class Mining:
             add_answers(store, judge.judge, SOFT_TARGET, record)
         self.progress("soft targets", len(stores), len(stores))
 
-    def _labelled(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
+    def _label(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
         def label(source: TrainingSlide) -> pd.DataFrame:
             candidates = self.candidates(source)
             with opened(source) as slide:
@@ -337,9 +337,9 @@ class Mining:
 
         return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
 
-    def _judged(self, source: TrainingSlide, table: pd.DataFrame, judge: NetworkJudge) -> pd.DataFrame:
+    def _judge(self, source: TrainingSlide, table: pd.DataFrame, judge: NetworkJudge) -> pd.DataFrame:
         path = self.folder / "probabilities" / f"{source.name}.parquet"
-        record = CandidatesJudged(self._seen(source), table, judge.identity)
+        record = CandidatesJudged(self._seen_slide(source), table, judge.identity)
         if not record.is_done(path):
             with opened(source, self._transform(source)) as slide:
                 answers = judge(slide, table[["x", "y"]].to_numpy(np.float64))
@@ -364,7 +364,7 @@ class Mining:
 
         def store(source: TrainingSlide) -> str:
             target, table = folder / source.name, tables[source.name]
-            record = PatchesCut(self._seen(source), table, *size)
+            record = PatchesCut(self._seen_slide(source), table, *size)
             if not record.matches(target / RECORD) or not (target / SUMMARY).is_file():
                 with opened(source, self._transform(source)) as slide:
                     rows = table.assign(slide=source.name)
@@ -400,7 +400,7 @@ class Mining:
                 fit_slide(opened).save(path)
         return StainTransform.load(path)
 
-    def _seen(self, source: TrainingSlide) -> SeenSlide:
+    def _seen_slide(self, source: TrainingSlide) -> SeenSlide:
         tissue = source.tissue or TissueSource(config=self.config.tissue)
         return SeenSlide(source.slide, tissue, self.config.standardise)
 

@@ -178,7 +178,7 @@ def easy_negatives(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
     negatives = with_label(labelled, NEGATIVE)
     rng = np.random.default_rng((config.seed, _EASY))
     sizes = [len(table) for table in negatives.values()]
-    return _taken(negatives, draw_evenly(sizes, config.easy_negatives, rng))
+    return _take_rows(negatives, draw_evenly(sizes, config.easy_negatives, rng))
 
 
 def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFrame]:
@@ -188,7 +188,7 @@ def validation_set(labelled: Tables, config: SetConfig) -> dict[str, pd.DataFram
     for label, share in ((POSITIVE, config.validation_positives), (NEGATIVE, config.validation_negatives)):
         tables = with_label(labelled, label)
         counts = [len(table) for table in tables.values()]
-        parts.append(_taken(tables, draw_evenly(counts, max(1, round(share * sum(counts))), rng)))
+        parts.append(_take_rows(tables, draw_evenly(counts, max(1, round(share * sum(counts))), rng)))
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in labelled}
 
 
@@ -207,7 +207,8 @@ def hard_negatives(judged: Tables, config: SetConfig) -> dict[str, pd.DataFrame]
     ]
     drawn = np.split(np.stack(counts, axis=1), np.cumsum([len(values) for values in weights])[:-1])
     return {
-        name: _counted(table, times) for (name, table), times in zip(negatives.items(), drawn, strict=True)
+        name: _times_drawn(table, times)
+        for (name, table), times in zip(negatives.items(), drawn, strict=True)
     }
 
 
@@ -249,14 +250,14 @@ def with_label(labelled: Tables, label: int) -> dict[str, pd.DataFrame]:
     return found
 
 
-def _taken(tables: Tables, rows: Sequence[Integers]) -> dict[str, pd.DataFrame]:
+def _take_rows(tables: Tables, rows: Sequence[Integers]) -> dict[str, pd.DataFrame]:
     return {
         name: table.iloc[chosen].reset_index(drop=True)
         for (name, table), chosen in zip(tables.items(), rows, strict=True)
     }
 
 
-def _counted(table: pd.DataFrame, times: Integers) -> pd.DataFrame:
+def _times_drawn(table: pd.DataFrame, times: Integers) -> pd.DataFrame:
     """Rows that were drawn, and how often for each set."""
     counts = {hard_column(number): column.astype(np.int32) for number, column in enumerate(times.T)}
     return table.assign(**counts).iloc[np.flatnonzero(times.sum(axis=1))].reset_index(drop=True)
