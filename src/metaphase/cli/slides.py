@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -207,30 +206,6 @@ def deconvolve(
 
 
 @stain.command()
-@takes("images.stain.gallery.GalleryConfig", others=(), letters="--recipe")
-def augment(
-    slide: console.Slide,
-    output: console.Output,
-    at: str | None = None,
-    mpp: console.Mpp = None,
-) -> None:
-    """Write a gallery of augmented versions of one patch, like the paper's figure.
-
-    Parameters:
-        output: Picture to write (.png or .jpg).
-        at: Centre of the patch at level 0 as X,Y; by default the middle.
-    """
-    from metaphase.images.stain.gallery import GalleryConfig, write_gallery
-    from metaphase.slides.opening import sources_with
-
-    config = given(GalleryConfig)
-    position = _numbers(at, 2, "--at", "X,Y") if at else None
-    with sources_with([slide], mpp)[0].open() as opened:
-        write_gallery(opened, output, (position[0], position[1]) if position else None, config)
-    console.say(str(output))
-
-
-@stain.command()
 def standardise(
     slide: console.Slide,
     output: console.Output,
@@ -270,15 +245,3 @@ def _template(path: Path | None) -> HsdColours | None:
         return HsdColours.load(path)
     with open_slide(path) as reference:
         return colours_of(reference)
-
-
-def _numbers(text: str, count: int, option: str, form: str) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != count or not all(map(math.isfinite, values)):
-        raise UsageError(
-            f"{option} {text!r} is not {form}", next_step=f"give {count} numbers with commas between"
-        )
-    return values

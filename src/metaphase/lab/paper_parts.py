@@ -22,7 +22,7 @@ from metaphase.base.stages import kept_facts, note_of
 from metaphase.base.tables import phh3_mpp, read_manifest, read_table, stated_number
 from metaphase.evaluation.observers import DETECTION, majority, read_answers, read_observers
 from metaphase.images.stain.deconvolution import combine, separate, to_uint8
-from metaphase.images.stain.gallery import GalleryConfig, gallery
+from metaphase.images.stain.gallery import gallery
 from metaphase.lab.paper import FIELDS, SLIDES, Elsewhere, Paper, outside_manifest
 from metaphase.lab.parts import FAILED
 from metaphase.learn.chain import Chain
@@ -63,7 +63,7 @@ def paper_parts(paper: Paper, elsewhere: Elsewhere) -> list[Part]:
     summary, measured = summarise_job(paper.job)
     made, learning = _Parts(paper, elsewhere, summary), paper.run.training
     panels = f1_panels(summary, measured)
-    augmented = gallery(made.example, GalleryConfig(learning.augment, augmentation=learning.augmentation))
+    augmented = gallery(made.example, learning.augment, learning.augmentation)
     pictures = made.judged[0]
     tables = (made.cohorts(), made.layers(), main_table(summary), made.tasks())
     figures = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.hostile.inputs.odd import ODD_TEXTS, any_of, json_bytes, tree_changed
+from tests.hostile.inputs.odd import any_of, json_bytes, tree_changed
 from tests.hostile.inputs.sound import ASSETS
 from tests.hostile.inputs.tiff import broken_tiff
 from tests.hostile.trials import Attempt
@@ -23,13 +23,8 @@ def make(random: Random, folder: Path) -> Attempt:
     }
     (folder / "saved.json").write_bytes(json_bytes(random, tree_changed(random, tree)[0]))
     sound = str(ASSETS / "slide.tif")
-    positions = any_of(
-        random, "0,0,64,64", "-5,0,10,10", "0,0,0,0", "1e9,0,5,5", "0,0,1e9,1e9", "1,2", *ODD_TEXTS[:20]
-    )
     commands = (
         ("stain", "deconvolve", "slide.tif", "-o", "out"),
-        ("stain", "augment", "slide.tif", "-o", "out.png", "--mpp", "0.25", "--recipe", "R"),
-        ("stain", "augment", sound, "-o", "out.png", "--recipe", "R", "--at", positions),
         ("stain", "standardise", "slide.tif", "-o", "out.png", "--mpp", "0.25"),
         (
             "stain",

@@ -5,7 +5,7 @@ from PIL import Image
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.stain.deconvolution import HED, stain_pictures
-from metaphase.images.stain.gallery import GalleryConfig, gallery, write_gallery
+from metaphase.images.stain.gallery import gallery
 from metaphase.images.stain.standardisation import view, write_picture, write_stain_pictures
 from metaphase.slides.backends import ArraySlide
 
@@ -38,24 +38,13 @@ def test_picture_formats(tmp_path):
 
 def test_gallery_shows_the_patch_and_is_reproducible():
     patch = tissue(side=128)
-    sheet = gallery(patch, GalleryConfig(seed=3, rows=2))
+    sheet = gallery(patch, "RSECHBG", AugmentationConfig(), rows=2, seed=3)
     assert sheet.shape == (22 + 2 * 104, 9 * 104, 3)
     np.testing.assert_array_equal(sheet[22:122, :100], patch[14:114, 14:114])
-    np.testing.assert_array_equal(sheet, gallery(patch, GalleryConfig(seed=3, rows=2)))
-    assert not np.array_equal(sheet, gallery(patch, GalleryConfig(seed=4, rows=2)))
+    np.testing.assert_array_equal(sheet, gallery(patch, "RSECHBG", AugmentationConfig(), rows=2, seed=3))
+    assert not np.array_equal(sheet, gallery(patch, "RSECHBG", AugmentationConfig(), rows=2, seed=4))
 
 
 @pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
 def test_gallery_of_bad_images(image):
-    assert (
-        gallery(image, GalleryConfig(rows=1, augmentation=AugmentationConfig(size_px=24))).dtype == np.uint8
-    )
-
-
-@pytest.mark.parametrize("mpp", [None, 0.25, 0.5])
-def test_gallery_of_a_place_on_a_slide(tmp_path, mpp):
-    write_gallery(
-        ArraySlide(tissue(), mpp), tmp_path / "gallery.png", at=(100, 90), config=GalleryConfig(letters="RB")
-    )
-    with Image.open(tmp_path / "gallery.png") as written:
-        assert written.size == (4 * 104, 22 + 5 * 104)
+    assert gallery(image, "RSECHBG", AugmentationConfig(size_px=24), rows=1).dtype == np.uint8
