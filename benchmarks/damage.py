@@ -40,7 +40,7 @@ from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import SlideSource
 
 OUTCOMES = ("refused", "warned", "harmless", "silently changed")

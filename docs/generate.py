@@ -105,7 +105,7 @@ def python() -> str:
     import metaphase
 
     parts = ["# Python", "Everything of `import metaphase as mp`; [from Python](python.md) shows how."]
-    values = {name: getattr(metaphase, name) for name in sorted(metaphase.__all__, key=str.lower)}
+    values = {name: getattr(metaphase, name) for name in metaphase.__all__}
     for name, value in values.items():
         parts += _entry(f"mp.{name}", value)
     returned = {kind for value in values.values() if inspect.isfunction(value) for kind in _returned(value)}
@@ -130,6 +130,20 @@ def _plain(parameter: inspect.Parameter) -> str:
     return re.sub(r": '([^']*)'", r": \1", str(parameter)).replace("metaphase.", "")
 
 
+def documented(text: str) -> str:
+    """A docstring as Markdown: parameters as a list, examples as code."""
+    about, *parts = re.split(r"^(Parameters|Returns|Raises|Examples):\n", text, flags=re.MULTILINE)
+    found = [about.rstrip()]
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        inner = inspect.cleandoc(part).strip()
+        if name == "Examples":
+            inner = f"```python\n{inner}\n```"
+        elif name != "Returns":
+            inner = re.sub(r"^(\w+): ", r"- `\1`: ", inner, flags=re.MULTILINE)
+        found += [f"**{name}**", inner]
+    return "\n\n".join(found)
+
+
 def _entry(name: str, value: Any) -> list[str]:
     parts = [f"## {name}"]
     if inspect.isfunction(value) or name.endswith("Config"):
@@ -137,7 +151,7 @@ def _entry(name: str, value: Any) -> list[str]:
         lines = [f"    {_plain(one)}," for one in given.parameters.values()]
         shown = "" if given.return_annotation in (None, "None") else f" -> {given.return_annotation}"
         parts.append("\n".join(["```python", f"{name}(", *lines, f"){shown}", "```"]))
-    parts.append(inspect.cleandoc(value.__doc__ or ""))
+    parts.append(documented(inspect.cleandoc(value.__doc__ or "")))
     members = (
         [f"- `{key}`: {described}" for key, described in _members(value).items()]
         if inspect.isclass(value)

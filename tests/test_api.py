@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import ast
 import gc
+import inspect
 import json
+import pydoc
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
+import dask.array
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from PIL import Image
 from typer.testing import CliRunner
 
 import metaphase as mp
+from metaphase import api
+from metaphase.base.arrays import Box
 from metaphase.cli.main import app
+from metaphase.labels.registration.outputs import Registered
 from tests.analysis.conftest import he_pixels, he_slide, model, tiny_model, with_prior, write_slide
 from tests.cli.test_register import folder as pair
 from tests.labels.registration.slides import MPP
@@ -50,8 +59,147 @@ def test_torch_is_not_needed() -> None:
 def test_names_are_typed_and_there() -> None:
     stub = ast.parse((ROOT / "src" / "metaphase" / "__init__.pyi").read_text())
     typed = [one.names[0].asname for one in stub.body if isinstance(one, ast.ImportFrom)]
-    assert sorted(filter(None, typed)) == sorted(mp.__all__) == sorted(set(dir(mp)) & set(mp.__all__))
+    assert sorted(filter(None, typed)) == sorted(mp.__all__)
+    assert {name for name in dir(mp) if not name.startswith("__")} == set(mp.__all__)
     assert all(getattr(mp, name) is not None for name in mp.__all__)
+
+
+FUNCTIONS = [name for name in mp.__all__ if inspect.isfunction(getattr(mp, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_says_all(name: str) -> None:
+    """Every parameter by its name, what comes back, what goes wrong, and an example."""
+    function = getattr(mp, name)
+    parts = re.split(r"^(\w+):\n", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    assert parts[1::2] == ["Parameters", "Returns", "Raises", "Examples"]
+    described = re.findall(r"^    (\w+): ", parts[2], re.MULTILINE)
+    assert described == list(inspect.signature(function).parameters)
+    assert ">>> " in parts[-1]
+
+
+def test_half_of_the_public_functions_is_what_they_say() -> None:
+    sources = [inspect.getsource(getattr(mp, name)) for name in FUNCTIONS]
+    said = [ast.get_docstring(ast.parse(one).body[0]) or "" for one in sources]  # type: ignore[arg-type]
+    lines, all_lines = (sum(len(one.splitlines()) for one in texts) for texts in (said, sources))
+    print(f"docstrings are {lines / all_lines:.0%} of the {all_lines} lines of {len(FUNCTIONS)} functions")
+    assert lines >= 0.45 * all_lines
+
+
+def test_help_begins_with_a_day_of_work() -> None:
+    shown = pydoc.render_doc(mp, renderer=pydoc.plaintext)
+    listed = re.findall(r"mp\.(\w+)\(", shown.split("PACKAGE CONTENTS")[0])
+    assert list(dict.fromkeys(listed)) == FUNCTIONS
+    assert shown.count("Parameters:") >= len(FUNCTIONS)
+
+
+def test_settings_are_keywords(field: Path, model: Path, here: Path) -> None:
+    stated = get_type_hints(api.DetectSettings)
+    known = {
+        one.name for kind in (mp.DetectionConfig, mp.CountConfig, api.EngineConfig) for one in fields(kind)
+    }
+    own = set(inspect.signature(mp.detect).parameters)
+    assert set(stated) <= known | own
+    result = mp.detect(field, model=model, device="cpu", tissue="whole", threshold=0.5, formats=["asap"],
+                       field_diameter_mm=0.6, any_stain=True, probability_map=True)  # fmt: skip
+    assert (result.counting.field_diameter_mm, result.counting.threshold) == (0.6, 0.5)
+    assert (result.folder / "detections.xml").is_file()
+    chances = result.write_probabilities("map.zarr")
+    assert (chances.shape, chances.dtype) == ((75, 100), np.uint8)
+    with mp.open_slide(result.folder / "probability.tif") as written:
+        pixels = written.read_level(0, Box(0, 0, 100, 75))[..., 0]
+    np.testing.assert_array_equal(dask.array.from_zarr("map.zarr").compute(), pixels)
+    assert zarr.open("map.zarr", mode="r").attrs["mpp"] == written.mpp == pytest.approx(1.0)
+    with pytest.raises(
+        mp.MetaphaseError, match=r"mp\.detect has no setting any_stains\. Choose among .*any_stain"
+    ):
+        mp.detect(field, model=model, any_stains=True)  # type: ignore[call-overload]
+    with pytest.raises(mp.MetaphaseError, match="threshold is 7"):
+        mp.detect(field, model=model, threshold=7)
+    with pytest.raises(mp.MetaphaseError, match="the model is loaded, and device came later"):
+        mp.detect(field, model=mp.load_model(model), device="cpu")
+    plain = mp.detect(field, "plain", model=model, tissue="whole")
+    with pytest.raises(
+        mp.MetaphaseError, match=r"probability\.tif: was not asked for. Detect with probability_m"
+    ):
+        plain.write_probabilities("other.zarr")
+
+
+def test_results_of_several_are_tables(field: Path, model: Path, here: Path) -> None:
+    seen: list[str] = []
+    slides = (field if one else he_pixels()[:200, :250] for one in (1, 0))
+    found = mp.detect(slides, "out", mpp=0.25, model=model, tissue="whole",
+                      on_slide=lambda result: seen.append(result.name))  # fmt: skip
+    assert seen == [one.name for one in found] == found.counts["case"].tolist()
+    assert found.table["slide"].nunique() <= 2
+    assert len(found.table) == sum(len(one.table) for one in found)
+    again = mp.load_results("out")
+    assert sorted(again.counts["count"]) == sorted(one.count for one in found)
+    assert repr(again).count("mitotic count") == 2
+    with pytest.raises(mp.MetaphaseError, match=r"results of 2 slides. Mp.load_results has all of them"):
+        mp.load_result("out")
+    shutil.rmtree(found[1].folder)
+    assert mp.load_result("out").name == "field"
+
+
+def test_progress_is_a_line(field: Path, model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mp.detect([field], "out", model=model, tissue="whole", progress=True)
+    shown = capsys.readouterr().err
+    assert shown.startswith("\r1 of 1: field 0.0 of 0.0 mm2")
+    assert shown.endswith("\n")
+
+
+def test_tissue_is_the_command(field: Path, tmp_path: Path) -> None:
+    (found,) = mp.tissue([field], tmp_path)
+    (described,) = call("tissue", field, "-o", tmp_path / "other")
+    assert found.area_mm2 == described["area_mm2"] == mp.tissue(he_pixels()[:300, :400], mpp=0.25).area_mm2
+    assert (tmp_path / "field.tissue.geojson").is_file()
+    assert mp.tissue(field, min_object_um2=1e9, min_object_share=2.0).is_empty
+    with pytest.raises(mp.MetaphaseError, match=r"mp\.tissue has no setting bridge\. Choose among bridge_um"):
+        mp.tissue(field, bridge=3)
+    with pytest.raises(mp.MetaphaseError, match="1 of 2 slides failed"):
+        mp.tissue([field, "absent.svs"], tmp_path)
+
+
+def test_a_geographic_table_has_positions_and_outlines(field: Path, model: Path, here: Path) -> None:
+    pytest.importorskip("geopandas", reason="geopandas is not installed: metaphase[geo]")
+    result = mp.detect(field, model=model, tissue="whole", threshold=0.5)
+    points = result.geo()
+    assert [points.geometry.x.tolist(), points.geometry.y.tolist()] == result.table[
+        ["x", "y"]
+    ].T.to_numpy().tolist()
+    assert result.geo("tissue").area.sum() * (0.25 / 1000) ** 2 == pytest.approx(result.tissue.area_mm2)
+    assert result.geo("circle").area[0] == pytest.approx(np.pi * result.record.hotspot.radius_px**2, rel=1e-2)
+    assert len(result.geo("candidates")) == len(result.candidates)
+
+
+def test_calibrate_is_the_command(tmp_path: Path, known: Path, here: Path) -> None:
+    """The profile of Python is that of the commands, and counts with it are narrower."""
+    rng = np.random.default_rng(3)
+    slides = [write_slide(tmp_path / f"{name}.tif", he_pixels()[:400, shift : shift + 400])
+              for name, shift in (("a", 0), ("b", 200))]  # fmt: skip
+    found = mp.detect(slides, "results", model=known, tissue="whole", threshold=0.5)
+    calibration = mp.calibrate(found, "calibration", answers=20)
+    answers = calibration.items.assign(answer=lambda items: rng.choice(["mitosis", "not"], len(items)))
+    profile = calibration.fit(answers, "python.json", name="ours")
+    answers.to_csv("answers.csv", index=False)
+    call("calibrate", "fit", "calibration", "-o", "ours.json", "--answers", "answers.csv")
+    by_command = mp.load_profile("ours.json")
+    assert mp.load_profile("python.json") == profile
+    assert (profile.precision, profile.shapes) == (by_command.precision, by_command.shapes)
+    assert mp.calibrate(output="calibration").items.equals(calibration.items)
+    (own, other) = (mp.detect(slides[0], "results", model=known, tissue="whole", threshold=0.5, site=site)
+                    for site in (profile, "python.json"))  # fmt: skip
+    assert own.site == other.site == profile
+    assert mp.score(own, threshold=0.5, site=profile).likely is not None
+    with pytest.raises(mp.MetaphaseError, match=r"holds no calibration\. Give results"):
+        mp.calibrate(output="absent")
+
+
+def test_points_that_nobody_gave_are_none(tmp_path: Path) -> None:
+    done = Registered(tmp_path, {"verdict": "reliable"})
+    assert hasattr(done, "points")
+    assert done.points.empty
 
 
 @pytest.fixture(scope="module")
@@ -203,8 +351,8 @@ def test_bad_input_is_an_error_with_a_next_step(he_slide: Path, tmp_path: Path) 
     for wrong, message in (
         (5, "int is not a slide. Give a path"),
         ([he_slide, None], "NoneType is not a slide"),
-        (Image.fromarray(pixels), "Image is not a slide. Give a path, or pixels as a NumPy array"),
-        (pixels / 255, r"\(200, 200, 3\) and type float64 is not an image"),
+        (pixels * 1.0, r"values from \d+ to 255\. Floats go from 0 to 1"),
+        ([pixels[..., 0]], r"\(200, 200\) and type uint8 is grey"),
         (pixels, "micrometres per pixel"),
     ):
         with pytest.raises(mp.MetaphaseError, match=message):

@@ -39,7 +39,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "recall" in evaluation
     assert json.loads((tmp_path / "summary.schema.json").read_text()) == summary_schema()
     drawn = {path.name for path in (tmp_path / "images").glob("*.png")}
-    assert {"slides-9-0.png", "evaluation-7-0.png"} <= drawn
+    assert {"slides-9-0.png", "evaluation-7-0.png", "python-6-0.png", "python-8-0.png"} <= drawn
 
 
 def load_generate() -> Any:
@@ -66,6 +66,8 @@ def test_the_glossary_and_the_summary_are_pages() -> None:
 def test_the_reference_has_what_functions_return() -> None:
     """With every attribute: what is not in `mp`, too."""
     generate = load_generate()
+    assert "**Parameters**\n\n- `slide`: A slide, or" in generate.python()
+    assert "**Examples**\n\n```python\n>>> " in generate.python()
     entries = dict(re.findall(r"^## (.+?)$\n(.*?)(?=^## |\Z)", generate.python(), re.DOTALL | re.MULTILINE))
     for name, attributes in {
         "mp.Result": ("count", "likely", "score", "table", "report", "warnings", "folder"),
@@ -75,5 +77,8 @@ def test_the_reference_has_what_functions_return() -> None:
         "Registered": ("verdict", "transform", "points"),
         "MitosisResult": ("overall", "slides", "table"),
         "SiteProfile": (),
+        "mp.Results": ("counts", "table"),
+        "mp.Calibration": ("items", "fit"),
+        "TissueMask": ("area_mm2", "polygons"),
     }.items():
         assert all(f"- `{attribute}`: " in entries[name] for attribute in attributes), name

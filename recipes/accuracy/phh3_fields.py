@@ -21,7 +21,7 @@ from PIL import Image
 
 from metaphase.labels.phh3.candidates import BrownConfig, find_brown_candidates, survey_slide
 from metaphase.labels.phh3.networks import Classifier, classify_candidates, load_classifier
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_squares
 

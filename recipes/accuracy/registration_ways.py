@@ -23,7 +23,7 @@ from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases, random_displacement
 from metaphase.simulation.rendering import Frame, render_region
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 WAYS: tuple[Literal["smooth", "shifts"], ...] = ("smooth", "shifts")
 SHIFT_UM = 80.0

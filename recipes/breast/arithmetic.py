@@ -41,7 +41,7 @@ from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import measured_eight_bits
 from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 FOLDERS = ("midesec", "icpr2012-aperio", "mitos-atypia14-hamamatsu", "breakhis-benign")
 SAME_PX, RADIUS_UM, MEMORY_GB = 8.0, 7.5, 8.0

@@ -55,7 +55,7 @@ from metaphase.simulation.config import (
 )
 from metaphase.simulation.observers import RADIUS_UM, true_labels
 from metaphase.simulation.rendering import render_region
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_squares
 

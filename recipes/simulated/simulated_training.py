@@ -32,7 +32,7 @@ from metaphase.networks.training.progress import best_f1
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import Case, SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.tiles import cut_squares
 
 STORED_PX = 128

@@ -37,7 +37,7 @@ from metaphase.learn.run import run_chain, run_table
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import SlideSource, open_slide
 from tests.analysis.conftest import tiny_model

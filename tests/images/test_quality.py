@@ -13,7 +13,7 @@ from PIL import Image
 from metaphase.images.inspection import Quality, inspect_slide, quality_warnings, sharpness, slide_quality
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 FIELDS = {
     "icpr2012-aperio/A00_01.jpg": 0.2456,

@@ -32,7 +32,7 @@ from metaphase.labels.phh3.networks import (
 from metaphase.labels.reference import ReferenceConfig
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.learn.calibration import merge_project
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import SlideSource
 from tests.labels.reference.pairs import REGISTRATION, save
 from tests.labels.registration.slides import MPP, he_slide, moved

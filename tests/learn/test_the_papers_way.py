@@ -40,7 +40,7 @@ from metaphase.learn.summary import run_report
 from metaphase.networks.cards import parse_card
 from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine.settings import EngineConfig
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.analysis.conftest import tiny_model
 from tests.learn.run_samples import finished_workspace, tiny_config
 from tests.learn.test_run import with_manifest

@@ -16,7 +16,7 @@ from metaphase.networks.detector import Detector, ReadyDetector, plain_detector
 from metaphase.networks.engine.layers import PatchNetwork
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 from metaphase.networks.engine.streaming import find_detections
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.networks.engine.networks_made import lite_network, plain_probabilities, random_network, texture
 
 CPU = EngineConfig(device="cpu", precision="float32")

@@ -17,7 +17,7 @@ from metaphase.counting.likely import LaboratoryPrior
 from metaphase.counting.specimen import CountConfig, DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Level, Resolution, Slide, SlideInfo
 
 LIKELY = CountConfig(prior=LaboratoryPrior())

@@ -10,7 +10,7 @@ import pytest
 from metaphase.base.arrays import Box
 from metaphase.labels.observers.project import Item, LabellingError
 from metaphase.reports.pages import BEYOND, item_view
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 SIDE_PX = 512
 

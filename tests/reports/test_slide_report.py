@@ -26,7 +26,7 @@ from metaphase.reports.slide.pictures import (
     HOTSPOT_MOST,
     LOOK_MOST,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.reports.slide_report_samples import (
     CARD,
     LIKELY,

@@ -34,7 +34,7 @@ from metaphase.reports.slide.pictures import (
     histogram_of,
     outline_path,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.reports.slide_report_samples import (
     full_tissue,
     likely_of,

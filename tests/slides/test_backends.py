@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from metaphase.base.arrays import Box
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import open_slide
 from tests.slides.conformance import Image, SlideConformance

@@ -19,7 +19,7 @@ from wsidicom.codec import JpegSettings
 from metaphase.base.arrays import Box
 from metaphase.base.errors import SlideError
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import UNDECODABLE, DamagedPixelsError, Slide
 from metaphase.slides.damage import cell_of, check_jpeg, odd_parts
 from metaphase.slides.opening import open_slide

@@ -17,7 +17,7 @@ from PIL import Image as PillowImage
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, SlideError, UsageError
-from metaphase.slides.backends import GIVE_MPP, ArraySlide, filled_bounds, ome_mpp
+from metaphase.slides.backends import GIVE_MPP, filled_bounds, ome_mpp
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import plan_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -298,12 +298,6 @@ def test_scan_on_a_larger_canvas_keeps_the_files_frame(tmp_path: Path) -> None:
         assert slide.thumbnail(64).shape == (48, 64, 3)
         plan = with_halo(plan_tiles(slide.bounds, slide.mpp, mpp=0.5, tile_px=100), 3)
         assert (plan.x, plan.y, plan.width, plan.height) == (40, 30, 256, 192)
-
-
-def test_arrays_of_another_kind_are_refused() -> None:
-    for wrong in (np.zeros((5, 5), np.uint8), np.zeros((5, 5, 3), np.float32), np.zeros((0, 5, 3), np.uint8)):
-        with pytest.raises(SlideError, match="uint8 RGB"):
-            ArraySlide(wrong, 0.25)  # type: ignore[arg-type]
 
 
 def test_of_several_images_of_one_size_the_first_is_read_and_it_is_told(tmp_path: Path) -> None:

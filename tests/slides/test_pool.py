@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import SlideError
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import SlidePool
 
 

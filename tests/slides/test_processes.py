@@ -15,7 +15,7 @@ from metaphase.base.errors import MetaphaseError, SlideError
 from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import detect_tiles, plan_detection
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import TileProcesses, plan_tiles, read_tiles
 from metaphase.slides.writer import PyramidFormat, write_pyramid

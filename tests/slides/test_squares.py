@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.base.arrays import RGB, Box
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.tiles import cut_square, cut_squares, square_corners
 from tests.slides.images import BLOBS, blob_image, noise_image
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as st_np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError, UsageError
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.tiles import MaskGrid, plan_tiles, read_tiles
 from tests.slides.images import blob_image, noise_image, with_halo
 

@@ -27,7 +27,7 @@ from metaphase.labels.building import (
 from metaphase.labels.observers.project import DEFAULT_ANSWERS
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.labels.reference import read_reference
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.web.access import Access, Guard
 from metaphase.web.labelling import ReviewCrops, labelling_app, turned_crop
 from tests.labels.reference.workspaces import built_workspace

@@ -20,13 +20,15 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import shapely
 from pydantic import AfterValidator, Field
 
+from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError
 from metaphase.base.files import explained, stated_path, stored_path, write_text
-from metaphase.base.foreign import files_in, is_file, parsing, read_json, state_of
+from metaphase.base.foreign import files_in, is_file, library, parsing, read_json, state_of
 from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
 from metaphase.base.remote import RemotePath, location
@@ -55,6 +57,8 @@ COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 AGAIN = "run metaphase detect again as before, into the same folder"
 NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000
 """Of a slide's picture in a notebook."""
+ZARR_PX = 512
+"""Side of the chunks of a probability map."""
 
 
 def file_of(form: str) -> str:
@@ -328,6 +332,38 @@ class SlideResult:
     def tissue(self) -> TissueMask:
         """Where it was sought."""
         return load_tissue(self.folder / tissue_files(self.name)[0])
+
+    def geo(self, what: Literal["detections", "candidates", "tissue", "circle"] = "detections") -> Any:
+        """As a `GeoDataFrame` in level-0 pixels: points with their columns, or outlines. Needs geopandas."""
+        geopandas = library("geopandas", "geo", "a geographic table needs")
+        if what == "tissue":
+            return geopandas.GeoDataFrame(geometry=list(self.tissue.polygons()))
+        if what == "circle":
+            spot = self.record.hotspot
+            circle = shapely.Point(spot.x, spot.y).buffer(spot.radius_px, quad_segs=32)
+            return geopandas.GeoDataFrame({"count": [self.count]}, geometry=[circle])
+        table = self.table if what == "detections" else self.candidates
+        return geopandas.GeoDataFrame(table, geometry=geopandas.points_from_xy(table["x"], table["y"]))
+
+    def write_probabilities(self, path: str | Path) -> Any:
+        """Write the probability map as a zarr array (rows, columns) of 0 to 255, and return that; needs zarr.
+
+        Value (i, j) is about level-0 x = 4 j, y = 4 i of a slide at the model's resolution. `detect` made the
+        map where it was given `probability_map`.
+        """
+        zarr = library("zarr", "zarr", "writing it needs")
+        if not is_file(source := self.folder / PROBABILITIES):
+            raise MetaphaseError(
+                "was not asked for", path=source, next_step="detect with probability_map=True"
+            )
+        with SlideSource(source).open() as read:
+            array = zarr.create_array(
+                str(path), shape=(read.height, read.width), chunks=(ZARR_PX, ZARR_PX), dtype="uint8",
+                dimension_names=("y", "x"), attributes={"mpp": read.mpp, "certain": 255}, overwrite=True,
+            )  # fmt: skip
+            for box in Box(0, 0, read.width, read.height).tiles(ZARR_PX):
+                array[box.y : box.bottom, box.x : box.right] = read.read_level(0, box)[..., 0]
+        return array
 
     @cached_property
     def settings(self) -> SlideSettings:

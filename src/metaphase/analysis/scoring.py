@@ -79,9 +79,9 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
     return stated.model_copy(update={"source": source})
 
 
-def site_for(path: Path, files: Sequence[Path]) -> SiteProfile:
+def site_for(site: Path | SiteProfile, files: Sequence[Path]) -> SiteProfile:
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
-    profile = load_profile(path)
+    profile = site if isinstance(site, SiteProfile) else load_profile(site)
     for table in (table for file in files for table in detection_files(file, every=True)):
         stated = stated_with(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)

@@ -203,7 +203,22 @@ def save_profile(path: str | Path, profile: SiteProfile) -> None:
 
 
 def load_profile(path: str | Path) -> SiteProfile:
-    """Read it back; anything else is an error that says so."""
+    """Read a laboratory's profile, which `calibrate` made.
+
+    Parameters:
+        path: Its file (JSON).
+
+    Returns:
+        The profile, for `detect(..., site=profile)`.
+
+    Raises:
+        TableError: The file is no profile.
+
+    Examples:
+        >>> load_profile("absent.json")
+        Traceback (most recent call last):
+        metaphase.base.tables.TableError: absent.json: no such file, so it cannot be read. ...
+    """
     data = read_bytes(path, TableError)
     try:
         return SiteProfile.model_validate_json(data, strict=True)

@@ -38,7 +38,7 @@ from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, o
 from metaphase.networks.engine.searching import TileEngine
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 from metaphase.networks.engine.streaming import whole_map
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import WORKING_MPP
 from metaphase.slides.tiles import TileProcesses
 

@@ -14,7 +14,7 @@ import numpy as np
 import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
-from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
+from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.slides.contract import (
     Resolution,
     Slide,
@@ -201,26 +201,3 @@ def objective_power(properties: Properties) -> float | None:
         return float(properties["openslide.objective-power"])
     except (KeyError, ValueError):
         return None
-
-
-# ---- a slide that lives in memory ----
-
-
-class ArraySlide(Slide):
-    """One level of uint8 RGB pixels (height, width, 3)."""
-
-    def __init__(
-        self, pixels: RGB, mpp: float | None = None, *, path: Path | None = None, vendor: str = "array"
-    ) -> None:
-        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or pixels.size == 0:
-            raise SlideError(
-                f"an array of shape {pixels.shape} and type {pixels.dtype} is not an image",
-                path=path,
-                next_step="give (height, width, 3) uint8 RGB",
-            )
-        height, width = pixels.shape[:2]
-        super().__init__(slide_info(path, "array", [(width, height)], None, mpp, vendor=vendor, warnings=()))
-        self._pixels = pixels
-
-    def _decode(self, level: int, box: Box) -> RGB:  # noqa: ARG002 -- there is one level
-        return self._pixels[box.y : box.bottom, box.x : box.right].copy()

@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import openslide
 from PIL import Image, UnidentifiedImageError
 
@@ -26,9 +25,9 @@ from metaphase.base.foreign import check_plain, files_in, is_file, is_folder, pa
 from metaphase.base.provenance import FileContent, fingerprint_of
 from metaphase.base.remote import RemotePath, location, reported_as
 from metaphase.base.tables import named
+from metaphase.slides.arrays import ArraySlide, opaque
 from metaphase.slides.backends import (
     SQUARE_TOLERANCE,
-    ArraySlide,
     OpenSlideSlide,
     Properties,
     aperio_properties,
@@ -37,7 +36,7 @@ from metaphase.slides.backends import (
     openslide_mpp,
     slide_info,
 )
-from metaphase.slides.contract import Slide, SlideBackend, as_rgb, closed_on_failure, damage
+from metaphase.slides.contract import Slide, SlideBackend, closed_on_failure, damage
 from metaphase.slides.damage import check_jpeg, check_png
 from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
 from metaphase.slides.further import FURTHER
@@ -61,21 +60,32 @@ LOCALLY = "copy it here, or mount the storage: by URL only tiled TIFF and SVS ar
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def open_slide(
-    path: str | os.PathLike[str] | RGB, *, mpp: float | None = None, backend: Backend = "auto"
-) -> Slide:
-    """Open a whole-slide image, a TIFF or a plain image. `mpp` overrides what the file says.
+def open_slide(path: Any, *, mpp: float | None = None, backend: Backend = "auto") -> Slide:
+    """Open a whole-slide image, a plain image, or pixels that you have; close it when done.
 
-    A folder is opened where it holds the files of one DICOM slide. Pixels (height, width, 3) of uint8 RGB are
-    a slide in memory.
+    Parameters:
+        path: A file or a URL; a folder with the files of one DICOM slide; or pixels (height, width, 3 or 4),
+            uint8 or floats from 0 to 1, of NumPy, PIL, dask, zarr, xarray or HDF5. What is not in memory is
+            read block by block, as it is asked for.
+        mpp: Micrometres per pixel, in the place of what the file says; pixels need it.
+        backend: Who reads the file, by default whoever knows it best.
+
+    Returns:
+        A `Slide`: `read(x, y, width, height, mpp)` gives pixels at a resolution from level-0 (x, y) on.
+
+    Raises:
+        MetaphaseError: The file cannot be read, or the pixels are no picture in colours; it says why.
+
+    Examples:
+        >>> import numpy as np
+        >>> import metaphase as mp
+        >>> pixels = np.full((300, 400, 3), 0.5)
+        >>> with mp.open_slide(pixels, mpp=0.25) as slide:
+        ...     print(slide.width, slide.mpp, slide.read(0, 0, 100, 100, mpp=0.5).shape)
+        400 0.25 (100, 100, 3)
     """
-    if isinstance(path, np.ndarray):
-        return ArraySlide(path, mpp)
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(
-            f"{type(path).__name__} is not a slide",
-            next_step="give a path, or pixels as a NumPy array (height, width, 3) of uint8 RGB and their mpp",
-        )
+        return ArraySlide(path, mpp)
     path = location(path)
     if isinstance(path, RemotePath):
         return _open_remote(path, mpp, backend)
@@ -320,7 +330,7 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
                     check_png(path)
                 if image.format == "JPEG":
                     check_jpeg(path.read_bytes())
-                pixels = _opaque(image)
+                pixels = opaque(image)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise SlideError(
                 "too many pixels for a plain image",
@@ -338,21 +348,6 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
 
 PLAIN_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF", "JPEG2000")
 """Kinds of plain images that are read; of others, Pillow would start programs (PostScript)."""
-BAND_PX = 16_000_000
-
-
-def _opaque(image: Image.Image) -> RGB:
-    """All pixels as RGB over white, a band of rows at a time: other modes need a multiple of the memory."""
-    mode = "RGBA" if image.has_transparency_data else "RGB"
-    image.load()
-    if image.mode == "RGB" == mode:
-        return np.asarray(image)
-    pixels = np.empty((image.height, image.width, 3), np.uint8)
-    rows = max(1, BAND_PX // max(1, image.width))
-    for top in range(0, image.height, rows):
-        band = image.crop((0, top, image.width, min(top + rows, image.height)))
-        pixels[top : top + rows] = as_rgb(np.asarray(band.convert(mode)))
-    return pixels
 
 
 OPEN_SLIDES = 8

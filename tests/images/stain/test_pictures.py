@@ -7,7 +7,7 @@ from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.stain.deconvolution import HED, stain_pictures
 from metaphase.images.stain.gallery import gallery
 from metaphase.images.stain.standardisation import view, write_picture, write_stain_pictures
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 from .samples import BAD_IMAGES, tissue
 

@@ -19,7 +19,7 @@ from metaphase.images.stain.standardisation import (
     sample_slide,
     standardise_slide,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import open_slide
 
 from .samples import BAD_IMAGES, tissue

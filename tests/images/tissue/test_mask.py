@@ -28,7 +28,7 @@ from metaphase.images.tissue.finding import (
     save_overlay,
     save_tissue,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.tiles import plan_tiles
 
 Mask = npt.NDArray[np.bool_]

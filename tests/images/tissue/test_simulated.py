@@ -9,7 +9,7 @@ from metaphase.images.tissue.finding import find_tissue
 from metaphase.simulation.cohort import tissue_truth
 from metaphase.simulation.config import SimulationConfig, cohort_cases
 from metaphase.simulation.rendering import render_region
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from metaphase.images.tissue.finding import (
     save_tissue,
     whole_slide,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.images.tissue.test_mask import ring, stained_slide
 
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from metaphase.base.arrays import RGB
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 GLASS, TISSUE, NUCLEUS, BROWN = (243, 243, 244), (205, 208, 226), (110, 125, 175), (96, 62, 40)

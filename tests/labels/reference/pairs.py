@@ -14,7 +14,7 @@ from PIL import Image as Picture
 from metaphase.base.arrays import RGB
 from metaphase.detections.table import DetectionSet, detection_set
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.labels.registration.slides import MPP, he_slide, moved, nuclei, phh3_slide, true_places
 
 SIZE = 700, 600

@@ -11,7 +11,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.labels.reference import ReferenceConfig, VisibilityConfig, contrast, measure_contrast
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import open_slide
 from tests.labels.reference.pairs import DrawnPair, drawn_pair
 from tests.labels.registration.slides import MPP

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from metaphase.base.arrays import RGB
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL, HE_RESIDUAL, combine
 from metaphase.labels.registration.similarity import Similarity
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 MPP = 0.5
 Image = npt.NDArray[np.float32]

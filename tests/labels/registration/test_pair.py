@@ -24,7 +24,7 @@ from metaphase.labels.registration.pair import (
 )
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import tissue_positions
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
 

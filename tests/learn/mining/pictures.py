@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.images.tissue.finding import TissueMask
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 MPP = 0.25

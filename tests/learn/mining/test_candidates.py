@@ -21,7 +21,7 @@ from metaphase.learn.mining.candidates import (
     intensity_sums,
 )
 from metaphase.learn.mining.mining import CandidatesFound, SeenSlide
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import SlideSource, open_slide
 from tests.examples import FEW
 from tests.learn.mining.pictures import MPP, dotted, everywhere, noisy_tissue, write_slide

@@ -18,7 +18,7 @@ from metaphase.learn.mining.sets import (
     LabelConfig,
     label_candidates,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 
 SLIDE = ArraySlide(np.full((1000, 1000, 3), 200, np.uint8), mpp=0.25)
 

@@ -15,7 +15,7 @@ from metaphase.networks.engine.engine import Engine
 from metaphase.networks.engine.layers import PlainDetector
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.examples import FEW
 from tests.networks.engine.networks_made import (
     assert_same,

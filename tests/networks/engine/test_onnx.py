@@ -33,7 +33,7 @@ from metaphase.networks.engine.onnx import OnnxEngine, computed, load_onnx
 from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import detector_graph, export_model
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from tests.networks.engine.networks_made import (
     lite_network,
     random_network,

@@ -20,7 +20,7 @@ from metaphase.networks.engine.streaming import (
     inside,
     plan_detection,
 )
-from metaphase.slides.backends import ArraySlide
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.tiles import MaskGrid
 from tests.networks.engine.networks_made import (
     assert_same,

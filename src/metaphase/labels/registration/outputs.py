@@ -371,7 +371,12 @@ class Registered:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty."""
+        """The points that were given, in H&E coordinates, with their confidence; rejected ones are empty.
+
+        An empty table where none were given.
+        """
+        if "points" not in self.summary:
+            return pd.DataFrame(columns=list(COLUMNS))
         return read_table(self.folder / OF_POINTS[0])
 
 
