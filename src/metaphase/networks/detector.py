@@ -160,16 +160,15 @@ class ReadyDetector:
         return self.detector.mpp
 
     def predict(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
-        """Probabilities of a mitosis in uint8 RGB pixels at the model's resolution, by all of its networks.
+        """Probabilities of a mitosis in RGB pixels at the model's resolution, by all of its networks.
 
         An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
         value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
         height, width, 3) give one number each, for their middle, not smoothed, close to what a map says
         there; they hold at least the 97 px that networks see, or a classifier's own patch.
         """
-        pixels = np.asarray(pixels)
-        if pixels.ndim == 4:
-            return self._of_patches(pixels)
+        if np.ndim(pixels) == 4:
+            return self._of_patches(np.asarray(pixels))
         used = self.detector.points.smooth_um if smooth_um is None else smooth_um
         slide, peaks = ArraySlide(pixels, self.mpp), PeakConfig(smooth_um=used)
         return whole_map(self._everywhere, slide, peaks, mpp=self.mpp)
