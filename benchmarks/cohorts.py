@@ -31,6 +31,7 @@ from random import Random
 import psutil
 
 from metaphase.analysis.index import write_cohort
+from metaphase.analysis.record import write_stored
 from metaphase.base.sharing.batch import Progress, run_batch
 from metaphase.base.sharing.workers import dask_workers
 from metaphase.base.tables import read_table, write_table
@@ -254,7 +255,7 @@ def folders(slides: Sequence[Path], folder: Path, wanted: int) -> bool:
             file.rename(copy / file.name.replace(first.name, copy.name, 1))
         for table in ("detections.parquet", "candidates.parquet"):
             write_table(copy / table, read_table(copy / table).assign(slide=copy.name))
-        (copy / "summary.json").write_text(json.dumps(summary | {"name": copy.name}), encoding="utf-8")
+        write_stored(copy / "summary.json", summary | {"name": copy.name})
     one_more, size = indexed(output), (output / "index.html").stat().st_size
     print(f"{wanted} folders: {whole:.1f} s; one more: {one_more:.1f} s; {size:,} bytes", flush=True)
     return one_more < whole

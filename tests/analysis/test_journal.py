@@ -107,3 +107,11 @@ def test_flaws_outlive_a_kill_beside_the_tiles(tmp_path: Path) -> None:
         assert journal.flaws == flaws
         assert list(journal.finished) == [0]
         assert len(journal.peaks()) == 2
+
+
+def test_what_a_link_in_its_place_leads_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "tiles.journal").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OutputError, match=r"tiles\.journal: is a link"):
+        TileJournal(tmp_path / "tiles.journal", "job")
+    assert (tmp_path / "theirs").read_text() == "theirs"

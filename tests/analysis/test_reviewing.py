@@ -17,8 +17,9 @@ from metaphase.analysis import slide as reviewing
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.index import write_cohort
-from metaphase.analysis.record import SCHEMA, file_of, load_result, load_results
+from metaphase.analysis.record import SCHEMA, file_of, load_result, load_results, write_stored
 from metaphase.analysis.review import (
+    SINCE,
     answers_of,
     apply_reviews,
     import_review,
@@ -187,7 +188,7 @@ def test_an_index_reads_only_what_changed_and_says_the_same(
         for file in ("detections.parquet", "candidates.parquet"):
             write_table(copy / file, read_table(copy / file).assign(slide=name))
         described = json.loads((copy / "summary.json").read_text()) | {"name": name}
-        (copy / "summary.json").write_text(json.dumps(described))
+        write_stored(copy / "summary.json", described)
     whole, files = (
         shutil.copytree(root, tmp_path / "whole"),
         ("detections.parquet", "counts.csv", "index.html"),
@@ -253,6 +254,34 @@ def test_what_an_edited_file_says_otherwise_is_an_answer_or_is_named(folder: Pat
     assert taken.left == {"point of the class mf": 1, "second mark of a figure": 1}
     said = [one.answer for one in answers_of(load_result(folder))]
     assert sorted(said) == ["mitosis", "not", "unsure"]
+
+
+@pytest.mark.parametrize("edits", [0, 2])
+def test_a_file_says_the_same_before_and_after_others_are_applied(
+    folder: Path, tmp_path: Path, edits: int
+) -> None:
+    shutil.copy(folder / "detections.csv", tmp_path / "edited.csv")
+    table = pd.read_csv(tmp_path / "edited.csv")
+    table.iloc[edits:].to_csv(tmp_path / "edited.csv", index=False)
+    first = shutil.copytree(folder, tmp_path / "one")
+    import_review(load_results([first]), tmp_path / "edited.csv", "Anna")
+    before = [(one.item, one.answer) for one in answers_of(load_result(first))]
+    answer(folder, [5], "not", "Ben")
+    apply_answers(folder)
+    (taken,) = import_review(load_results([folder]), tmp_path / "edited.csv", "Anna")
+    given = [one for one in answers_of(load_result(folder)) if one.observer == "Anna"]
+    assert [(one.item, one.answer) for one in given] == before
+    assert len(given) == taken.rejected == edits
+    assert taken.left == {SINCE: 1}
+
+
+def test_an_edited_summary_is_refused_and_detect_makes_it_anew(folder: Path) -> None:
+    path = folder / "summary.json"
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text) | {"count": 99, "mpp": 0.5}
+    path.write_text(json.dumps(content))
+    with pytest.raises(MetaphaseError, match=r"summary\.json: was edited.*run metaphase detect again"):
+        load_result(folder)
 
 
 # ---- round trips through every format ----
@@ -511,6 +540,7 @@ def test_a_result_that_says_nothing_sound_is_refused(
     folder: Path, file: str, where: tuple[str, ...], value: Any
 ) -> None:
     content = json.loads((folder / file).read_bytes())
+    del content["check"]
     parent = content
     for step in where[:-1]:
         parent = parent[step]
@@ -539,7 +569,7 @@ def test_a_summary_of_an_earlier_version_names_the_command_that_makes_it_anew(
 def test_a_setting_of_the_count_that_is_gone_gets_no_default(folder: Path) -> None:
     content = json.loads((folder / "summary.json").read_bytes())
     del content["config"]["threshold"]
-    (folder / "summary.json").write_text(json.dumps(content))
+    write_stored(folder / "summary.json", content)
     with pytest.raises(MetaphaseError, match="lack, or do not know, threshold"):
         load_result(folder)
 

@@ -155,12 +155,19 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
         read_detections(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["score", "Confidence", "prob"])
+@pytest.mark.parametrize("name", ["score", "Confidence", "prob", "conf", "detection_score", "Detection Score"])
 def test_what_programs_call_the_probability_is_one_and_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "d.csv").write_text(f"x,y,{name}\n1,2,0.1\n3,4,0.9\n")
     found = read_detections(tmp_path / "d.csv")
     assert found.table["probability"].tolist() == [0.1, 0.9]
     assert [warning.code for warning in found.warnings] == ["probability"]
+
+
+def test_points_that_may_have_another_probability_are_not_certain_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("x,y,likelihood,cells\n0.1,0.2,0.1,7\n0.3,0.4,0.2,8\n")
+    (warning,) = read_detections(tmp_path / "d.csv").warnings
+    assert "has no column probability, and all points are certain" in warning.text
+    assert "if likelihood is their probability" in warning.next_step
 
 
 def test_a_table_may_come_from_a_spreadsheet_with_decimal_commas(tmp_path: Path) -> None:

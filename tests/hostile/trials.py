@@ -30,6 +30,8 @@ from typing import Literal, TextIO
 
 import typer.main
 
+from tests.hostile.sandbox import around, written_elsewhere
+
 Outcome = Literal["refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator"]
 OUTCOMES: tuple[Outcome, ...] = (
     "refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator",
@@ -80,7 +82,7 @@ class Attempt:
     judge: Judge = right
     """Asked where the command ends with 0."""
     always: Judge = right
-    """Asked whatever the command says: nothing may be written elsewhere, no escapes reach the terminal."""
+    """Asked whatever the command says: no escapes reach the terminal. Never may it write elsewhere."""
 
 
 Maker = Callable[[Random, Path], Attempt]
@@ -178,16 +180,19 @@ def _child(trial: Trial, place: Path) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (HARD_BYTES, HARD_BYTES))
     limit_s = math.ceil(time.process_time()) + HANG_S
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-    code = _called(arguments)
+    before = around(place)
+    code = called(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     printed = (place / "said.txt").read_bytes().decode("utf-8", "surrogateescape")
-    verdict = {"code": code, "wrong": attempt.always(printed) or ("" if code else attempt.judge(printed))}
+    wrong = written_elsewhere(before, place, arguments) or attempt.always(printed)
+    verdict = {"code": code, "wrong": wrong or ("" if code else attempt.judge(printed))}
     (place / "verdict.json").write_text(json.dumps(verdict))
     return 0
 
 
-def _called(arguments: list[str]) -> int:
+def called(arguments: list[str]) -> int:
+    """The exit code of a command in this process."""
     from metaphase.cli.main import main
 
     sys.argv = ["metaphase", *arguments]

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from metaphase.analysis.index import write_cohort
-from metaphase.analysis.record import load_result
+from metaphase.analysis.record import load_result, write_stored
 from metaphase.analysis.review import apply_reviews, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.tables import read_table
@@ -471,7 +471,7 @@ def test_without_openseadragon_the_next_step_is_named(
 
 def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path, tiles: TileMaker) -> None:
     summary = json.loads((results / "two" / "summary.json").read_text())
-    (results / "two" / "summary.json").write_text(json.dumps(summary | {"slide": "absent.tif"}))
+    write_stored(results / "two" / "summary.json", summary | {"slide": "absent.tif"})
     described: list[str] = []
     one, two = viewed_slides([results], failed=described.append)
     assert (one.name, one.problem) == ("one", "")

@@ -19,7 +19,7 @@ import numpy as np
 
 from metaphase.analysis.record import REPORT, SCHEMA, SlideResult, load_result
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarning
-from metaphase.base.files import explained, stored_path, write_text
+from metaphase.base.files import explained, refuse_link, stored_path, write_text
 from metaphase.base.foreign import is_file
 from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import account_of, fingerprint_of
@@ -179,6 +179,7 @@ def _prune(output: Path, name: str) -> str:
     while target.exists():
         number += 1
         target = output / REMOVED / f"{name}-{number}"
+    refuse_link(target.parent)
     with explained(target):
         target.parent.mkdir(exist_ok=True)
         (output / name).rename(target)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from metaphase.base.arrays import Box, Floats, Floats32
 from metaphase.base.errors import OutputError
-from metaphase.base.files import explained
+from metaphase.base.files import explained, refuse_link
 from metaphase.base.foreign import check_plain, read_bytes
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
 from metaphase.slides.contract import KINDS, Flaw
@@ -55,6 +55,7 @@ class TileJournal:
         header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            refuse_link(self.path)
             there = self.path.exists() and check_plain(self.path, OutputError) and not fresh
             content = read_bytes(self.path, OutputError) if there else b""
             end = len(header) if content.startswith(header) else 0
@@ -106,8 +107,8 @@ class TileJournal:
 
     def __exit__(self, *_: object) -> None:
         if not self._file.closed:
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with explained(self.path), self._file as file:
+                os.fsync(file.fileno())
 
 
 def _records(content: bytes, start: int) -> Iterator[tuple[int, Peaks, int]]:
@@ -146,6 +147,7 @@ class ProbabilityMap:
     def __init__(self, path: Path, plan: TilePlan) -> None:
         self._path = path
         self._mpp = plan.mpp * OUTPUT_STRIDE_PX
+        refuse_link(path)
         self._shape = tuple(-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
         size = check_plain(path, OutputError) if path.exists() else 0
         self.is_new = size != self._shape[0] * self._shape[1]

@@ -30,7 +30,7 @@ from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, Us
 from metaphase.base.files import explained, stated_path, stored_path, write_text
 from metaphase.base.foreign import files_in, is_file, library, parsing, read_json, state_of
 from metaphase.base.later import pandas as pd
-from metaphase.base.provenance import FileContent, account_of, fingerprint_of, made_from
+from metaphase.base.provenance import CHECK, FileContent, account_of, fingerprint_of, made_from
 from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of
 from metaphase.base.tables import named, read_table, require_columns, tails
@@ -201,6 +201,10 @@ def read_stored(path: Path, kind: type[Kind]) -> Kind:
             path=path,
             next_step=f"{AGAIN}: nothing is searched again",
         )
+    check = content.pop(CHECK, None)  # files of earlier versions have none
+    if check is not None and check != fingerprint_of(content):
+        what = "was edited or damaged, and says what nobody counted"
+        raise MetaphaseError(what, path=path, next_step=again)
     made = read_typed(path, kind, what, next_step=again)
     with parsing(path, what, next_step=again):
         settings = content["counting" if kind is SlideSettings else "config"]
@@ -211,7 +215,9 @@ def read_stored(path: Path, kind: type[Kind]) -> Kind:
 
 def write_stored(path: Path, plain: Mapping[str, Any]) -> None:
     """Write a file of the record, where it says something new."""
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    content = json.loads(json.dumps(plain, allow_nan=False))  # as it is read back
+    content.pop(CHECK, None)
+    text = json.dumps(content | {CHECK: fingerprint_of(content)}, indent=2) + "\n"
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 

@@ -4,7 +4,7 @@ force, and files edited elsewhere as answers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from metaphase.analysis.index import INDEX, write_cohort
 from metaphase.analysis.record import SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
+from metaphase.base.files import refuse_link
 from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import claimed
 from metaphase.base.tables import Remark, named, read_table
@@ -84,6 +85,7 @@ def answers_of(result: SlideResult) -> list[Given]:
 
 def log_of(result: SlideResult) -> PositionLog:
     """The answers about a slide."""
+    refuse_link(result.folder, result.folder.parent)
     return PositionLog(result.folder, result.record.width, result.record.height)
 
 
@@ -144,6 +146,7 @@ def apply_reviews(
         before, troubled = len(done), len(problems)
         for folder in result_folders(path):
             try:
+                refuse_link(folder, folder.parent)
                 result = load_result(folder)
                 if (folder / ANSWERS).is_file() or result.record.review:
                     with claimed(folder.parent, folder.name):
@@ -177,6 +180,7 @@ def withdraw_review(
     stand, unless others are to `apply` them; those of a slide that has moved wait until it is found.
     """
     withdrawn, in_force, known = dict[str, int](), list[Path](), set[str]()
+    earlier = list[Path]()
     for result in load_results(paths):
         shares = {share.observer.casefold() for share in result.record.review}
         mine: list[Given] = []
@@ -184,11 +188,14 @@ def withdraw_review(
             with log_of(result) as log:
                 mine = log.current(observer)
                 known |= {one.observer for one in log.current()}
+                earlier += [result.folder] if log.known(observer) in log.observers() else []
                 log.record_many(Entry(observer, one.item, None) for one in mine)
         if mine or observer.strip().casefold() in shares:
             withdrawn[result.name] = len(mine)
             in_force += [result.folder] if result.record.review else []
     if not withdrawn:
+        if apply and earlier:  # a withdrawal may have been stopped before the index was written
+            apply_reviews(earlier, slides=slides)
         raise UsageError(
             f"{observer} has no answer in force",
             path=paths[0],
@@ -206,6 +213,7 @@ def withdraw_review(
 
 # ---- files edited elsewhere, as a review ----
 
+SINCE = "detection that was decided on after the file was exported"
 MOVED_PX = 1.0
 """Positions that differ by no more are the same: some formats have whole pixels only."""
 
@@ -252,8 +260,26 @@ def import_review(
 
 
 def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bool) -> Taken:
-    """Answers of one slide: points are matched with what was exported, what counts first, nearest first."""
-    known = read_table(result.folder / CANDIDATES)
+    """Answers of one slide: by the export that the file is nearest to, with what people had said or without.
+
+    What differs from the other one as well is no answer of this observer.
+    """
+    exports = [read_table(result.folder / CANDIDATES), *([result.candidates] if result.record.review else ())]
+    read = [_differences(result, points, known, complete) for known in exports]
+    with log_of(result) as log:
+        standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
+        changed = [dict(answers.items() - standing.items()) for answers, _ in read]
+        nearest = min(range(len(read)), key=lambda one: len(changed[one]))
+        log.record_many(Entry(observer, item, answer) for item, answer in changed[nearest].items())
+    _, taken = read[nearest]
+    others = len(changed[0].keys() - changed[nearest].keys()) if nearest else 0
+    return replace(taken, left=taken.left | {SINCE: others}) if others else taken
+
+
+def _differences(
+    result: SlideResult, points: pd.DataFrame, known: pd.DataFrame, complete: bool
+) -> tuple[dict[str, str], Taken]:
+    """Answers by item: points are matched with what was exported, what counts first, nearest first."""
     positions, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
     mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
     counted = mitosis & (probability >= result.record.operating_points.count.delta)
@@ -282,13 +308,9 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
                 answers[items[at]] = moved_to(*own) if moved or items[at] != now[at] else MITOSIS
         elif counted[at] if label == MITOSIS else mitosis[at]:
             answers[items[at]] = UNSURE if label == IGNORE else NOT
-    with log_of(result) as log:
-        standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
-        changed = {item: answer for item, answer in answers.items() if standing.get(item) != answer}
-        log.record_many(Entry(observer, item, answer) for item, answer in changed.items())
     said, none = list(answers.values()), labels[(partner < 0) & ~np.isin(labels, (MITOSIS, LOOKALIKE))]
     left = {f"point of the class {name}": int((none == name).sum()) for name in sorted(set(none))}
-    return Taken(
+    return answers, Taken(
         result.name,
         mitoses=int((labels == MITOSIS).sum()),
         rejected=said.count(NOT),

@@ -26,7 +26,7 @@ from metaphase.analysis.record import (
 from metaphase.analysis.search import SlideSearched, TileSearch
 from metaphase.analysis.slide import SearchedSlide, other_stain
 from metaphase.base.errors import SlideError, read_warnings
-from metaphase.base.files import explained
+from metaphase.base.files import explained, refuse_link
 from metaphase.base.foreign import is_file
 from metaphase.base.provenance import account_of, made_from
 from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
@@ -91,6 +91,7 @@ def detect_slide(
     """
     config = config or DetectionConfig()
     config.check(model)
+    refuse_link(Path(folder), Path(folder).parent)
     _refuse_without_dicom(slide, config)
 
     def report(_what: str, done: float, total: float) -> None:

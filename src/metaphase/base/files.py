@@ -91,6 +91,17 @@ def refuse_elsewhere(target: Path) -> None:
         raise OutputError("belongs to the kernel", path=target, next_step="give a folder on a disk")
 
 
+def refuse_link(path: Path, folder: Path | None = None) -> None:
+    """Refuse to write where a link leads: anywhere, or out of a `folder`.
+
+    Files that appear by renaming replace a link and need no such care.
+    """
+    leads = Path(os.path.realpath(path))  # which no circle of links stops
+    if path.is_symlink() if folder is None else Path(os.path.realpath(folder)) not in leads.parents:
+        advice = "remove the link, or name the folder to which it leads"
+        raise OutputError("is a link, and nothing is written where it leads", path=path, next_step=advice)
+
+
 def output_folder(path: Path) -> Path:
     """A folder for results, which may not be there yet; refused where there cannot be one."""
     refuse_elsewhere(path)
@@ -138,6 +149,7 @@ def held(path: Path) -> Iterator[bool]:
     """Hold a lock, and tell whether it could be had: the operating system releases it even after a kill."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    refuse_link(path)
     connection, free = None, True
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from metaphase.base.errors import MetaphaseError, OutputError
-from metaphase.base.files import explained
+from metaphase.base.files import explained, refuse_link
 from metaphase.base.parallel import worker_processes
 from metaphase.base.provenance import (
     FileContent,
@@ -211,6 +211,8 @@ def run_stages(
     folder, accounts = Path(workspace), _accounts(stages)
     states = [_state(stage, accounts[stage.name], folder) for stage in stages]
     left = [number for number, state in enumerate(states) if state.status != "kept"]
+    for kept in set(range(len(stages))).difference(left):  # killed after its note
+        _begun(folder, stages[kept]).unlink(missing_ok=True)
 
     def show(number: int, status: Status, seconds: float | None = None, facts: Facts | None = None) -> None:
         states[number] = StageState(stages[number], status, seconds, facts or {}, states[number].reason)
@@ -279,6 +281,8 @@ def _side_by_side(
 def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple[float, Facts]:
     """Work on a stage, and leave its note; the seconds it took, and what it says."""
     begun, note = _begun(folder, stage), note_of(folder, stage.name)
+    for name in (FOLDER, *stage.writes):
+        refuse_link(folder / name, folder)
     with explained(note):
         note.unlink(missing_ok=True)
     if stage.renew and why_again(begun, account):

@@ -14,11 +14,13 @@ from tests.hostile.inputs import (
     asap,
     calibration,
     cases,
+    certain,
     coco,
     csv_table,
     damaged,
     dataset,
     dicom,
+    escape,
     further,
     geojson,
     grand_challenge,
@@ -78,6 +80,8 @@ FAMILIES = {
     "waits": waits,
     "damaged": damaged,
     "annotation-store": annotation_store,
+    "escape": escape,
+    "certain": certain,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {

@@ -368,10 +368,10 @@ def _record_of(folder: Path, name: str) -> Path:
 
 
 def _add_to_log(log: Path, failure: Failure) -> bool:
-    """Add what failed just now, and say whether that worked; a pipe is not waited for."""
+    """Add what failed just now, and say whether that worked; no pipe is waited for, no link followed."""
     try:
-        at_once = getattr(os, "O_NONBLOCK", 0)
-        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | at_once, 0o666)
+        careful = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | careful, 0o666)
         with os.fdopen(file, "a", encoding="utf-8", errors="backslashreplace", newline="\n") as opened:
             opened.write(f"{failure.account}\n")
     except OSError:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from metaphase.base.errors import MetaphaseError, OutputError
-from metaphase.base.files import explained, patiently
+from metaphase.base.files import explained, patiently, refuse_link
 
 BEAT_S, LAPSE_S = 10.0, 120.0
 """Attributes of files are cached for a minute by NFS clients: a lease must stand still for longer."""
@@ -228,6 +228,7 @@ def holding(path: Path, lapsed: bytes | None = None) -> Iterator[Lease | Holder]
     `lapsed` is the content of a lease that the caller has seen unchanged for its holder's `lapse_s`: it is
     taken over.
     """
+    refuse_link(path.parent)
     for _ in range(TRIES):
         lease = Lease(path, uuid4().hex)
         if _created(path, lease.content()):

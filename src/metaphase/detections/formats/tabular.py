@@ -14,7 +14,8 @@ from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
 SLIDE_COLUMNS = ("slide", "case", "image")
 """Columns that may name the slide, in order of preference."""
-PROBABILITY, ALIASES = "probability", ("score", "confidence", "prob")
+PROBABILITY = "probability"
+ALIASES = ("score", "confidence", "prob", "conf", "detection_score", "detection score")
 """What programs call the probability of a detection."""
 
 
@@ -60,8 +61,16 @@ def read(path: Path, context: ReadContext) -> DetectionSet:
 def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, ResultWarnings]:
     """The table with what stands for its probability under that name; two such columns are refused."""
     others = [name for name in ALIASES if name in frame.columns]
-    if PROBABILITY in frame.columns or not others:
+    if PROBABILITY in frame.columns:
         return frame, ()
+    if not others:
+        numbers = [
+            name for name in frame.columns if name not in ("x", "y") and _are_probabilities(frame[name])
+        ]
+        like = [name for name in numbers if frame[name].max() < 1]
+        text = f"{path.name}: it has no column {PROBABILITY}, and all points are certain"
+        advice = f"if {named(like)} is their probability, call it so"
+        return frame, (ResultWarning("probability", text, advice),) if like else ()
     odd = [name for name in others if not _are_probabilities(frame[name])]
     if odd == others:
         text = (

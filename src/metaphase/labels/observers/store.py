@@ -19,6 +19,7 @@ from typing import Any, Self
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 from metaphase.base.errors import UsageError
+from metaphase.base.files import refuse_link
 from metaphase.base.foreign import parsing, read_bytes
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, delimiter_of, named, text_of_cell, write_table
@@ -273,6 +274,7 @@ class AnswerStore(AnswerLog):
 
 def _connect(path: Path) -> sqlite3.Connection:
     """Open or make the database. FULL makes each commit wait for the disk, also in WAL mode."""
+    refuse_link(path)
     _keep_private(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
