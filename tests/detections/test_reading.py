@@ -155,7 +155,9 @@ def test_a_folder_has_one_file_a_slide_and_empty_files_count(tmp_path: Path) -> 
         read_detections(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["score", "Confidence", "prob", "conf", "detection_score", "Detection Score"])
+@pytest.mark.parametrize(
+    "name", ["score", "Confidence", "prob", "conf", "detection_score", "Detection Score"]
+)
 def test_what_programs_call_the_probability_is_one_and_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "d.csv").write_text(f"x,y,{name}\n1,2,0.1\n3,4,0.9\n")
     found = read_detections(tmp_path / "d.csv")

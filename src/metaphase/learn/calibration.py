@@ -43,6 +43,7 @@ from metaphase.detections.table import CANDIDATES
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,
+    ITEMS,
     LABELS,
     MITOSIS,
     NOT,
@@ -80,7 +81,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     `results` are folders of `metaphase detect`, of single slides or of cohorts; all of one model.
     """
     config, folder = config or SampleConfig(), Path(folder)
-    if (folder / SAMPLE).exists():
+    if (folder / SAMPLE).exists() and (folder / DETECTIONS / ITEMS).exists():  # written last
         raise OutputError("already holds a calibration", path=folder, next_step="choose another folder")
     slides = load_results(dict.fromkeys(results))
     _refuse_mixed(slides)
@@ -100,7 +101,6 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
     sample = sample.assign(stratum=stratum, inclusion=inclusion, item="")
     names = [item_name(str(sample["case"][row]), int(sample["index"][row])) for row in asked]
     sample.loc[asked, "item"] = names
-    write_project(folder / DETECTIONS, sample.loc[asked, ["item", "slide", "x", "y", "case", "mpp"]], ASK)
     sample.attrs[DESIGN] = {
         "model": slides[0].stated["model"],
         "searched_with": slides[0].stated["searched_with"],
@@ -112,6 +112,7 @@ def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfi
         "strata": design_table(stratum, inclusion, (sample["item"] != "").to_numpy(bool)),
     }
     write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
+    write_project(folder / DETECTIONS, sample.loc[asked, ["item", "slide", "x", "y", "case", "mpp"]], ASK)
     return Drawn(folder, len(slides), len(asked))
 
 
