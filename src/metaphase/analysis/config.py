@@ -101,14 +101,14 @@ class DetectionConfig:
         return used
 
     def peaks(self, detector: Detector) -> PeakConfig:
-        """What becomes a detection."""
+        """How peaks of the probability map become detections."""
         points = self.points(detector)
         kept = self._kept(detector)
         return replace(kept, suppress_um=points.suppress_um, smooth_um=points.smooth_um)
 
     @property
     def written(self) -> tuple[str, ...]:
-        """All formats but Parquet."""
+        """Names of the formats that are written beside Parquet."""
         return tuple(dict.fromkeys(("qupath", *self.formats)))
 
     def _kept(self, detector: Detector) -> PeakConfig:

@@ -295,7 +295,7 @@ class SlideResult:
 
     @property
     def warnings(self) -> ResultWarnings:
-        """What to beware of."""
+        """What to know before relying on the result."""
         return self.record.warnings
 
     @cached_property
@@ -305,7 +305,7 @@ class SlideResult:
 
     @property
     def report(self) -> Path:
-        """The page to open."""
+        """Path of the HTML report."""
         return self.folder / REPORT
 
     def __repr__(self) -> str:
@@ -326,7 +326,7 @@ class SlideResult:
 
     @property
     def counting(self) -> CountConfig:
-        """How it was counted."""
+        """Settings of the count."""
         return self.record.config
 
     @cached_property
@@ -336,7 +336,7 @@ class SlideResult:
 
     @cached_property
     def tissue(self) -> TissueMask:
-        """Where it was sought."""
+        """Source of the tissue mask that was searched."""
         return load_tissue(self.folder / tissue_files(self.name)[0])
 
     def geo(self, what: Literal["detections", "candidates", "tissue", "circle"] = "detections") -> Any:

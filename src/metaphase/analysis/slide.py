@@ -128,7 +128,7 @@ class SearchedSlide:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Files of the search."""
+        """Paths of the files that the search writes."""
         maps = (PROBABILITIES,) if self.settings.probability_map else ()
         return (SEARCH, *tissue_files(self.name), *maps)
 
@@ -263,7 +263,7 @@ class SearchedSlide:
     def report(
         self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
     ) -> Facts:
-        """The page."""
+        """Write the HTML report."""
         counted, table, asked = self._counted(), self._table(), self.settings
         density = slide_density(table, mpp=self._facts["mpp"], tissue=self._tissue, config=asked.counting)
         content = ReportInput(

@@ -71,7 +71,7 @@ class TrainingError(MetaphaseError):
 
 @dataclass(frozen=True, slots=True)
 class ResultWarning:
-    """One warning."""
+    """A warning of a result: what to know before relying on it, and what to do."""
 
     __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid", "use_attribute_docstrings": True}
 

@@ -112,7 +112,7 @@ class KeptBytes:
             return self._kept.get(key)
 
     def put(self, key: Hashable, data: bytes) -> None:
-        """Keep it."""
+        """Store a value under its key."""
         with self._lock:
             self._size += len(data) - len(self._kept.get(key, b""))
             self._kept[key] = data

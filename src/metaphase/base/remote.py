@@ -114,15 +114,15 @@ class RemotePath(type(Path())):  # type: ignore[misc]
         return True
 
     def is_dir(self) -> bool:
-        """It is a file's."""
+        """False: a URL stands for a file."""
         return False
 
     def resolve(self, strict: bool = False) -> Self:  # noqa: ARG002 -- as paths have it
-        """It leads nowhere else."""
+        """The location itself: a URL has no links."""
         return self
 
     def absolute(self) -> Self:
-        """It is."""
+        """The location itself."""
         return self
 
     def open(self, *_: Any, **_options: Any) -> RemoteFile:
@@ -178,11 +178,11 @@ class RemoteFile(io.RawIOBase):
                     self._keep(offset, data[offset - run[0] : offset - run[0] + size])
 
     def readable(self) -> bool:
-        """It is."""
+        """True: a URL is only read."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True: reads begin anywhere."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -253,7 +253,7 @@ def _range_text(hint: Any) -> str:
 
 
 def config_files() -> dict[str, Path]:
-    """Their files by name."""
+    """Paths of the bundled configurations, by name."""
     return _files_of("configs", "*.toml")
 
 

@@ -79,7 +79,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageState:
-    """Where a stage stands."""
+    """Whether a stage is kept or done again, and why."""
 
     stage: Stage
     status: Status
@@ -119,7 +119,7 @@ class StageFunction(Generic[Owner, Decides]):
         return replace(self._row, work=partial(self.done, owner, decides), ingredients=made_from)
 
     def done(self, owner: Owner, decides: Mapping[str, Any], report: Report) -> Facts:
-        """What the work gives."""
+        """Run the stage and return what it gives."""
         return self.work(owner, report, **decides)  # type: ignore[call-arg]
 
     def __reduce__(self) -> str:

@@ -119,7 +119,7 @@ class PlainConsole(Console):
     """A console on which names of files and slides are text and nothing else, whatever they hold."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich does it."""
+        """Render text as `rich` does."""
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -276,7 +276,7 @@ class _Amount(ProgressColumn):
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """One cell."""
+        """Render one cell of the progress line."""
         unit = task.fields.get("unit", self._unit)
         digits = 0 if (task.total or 0) >= 100 or unit != AREA else 1
         total = "?" if task.total is None else f"{task.total:.{digits}f}"
@@ -337,7 +337,7 @@ class Pace:
         self._first = time.monotonic()
 
     def begin(self, name: str, total: int) -> None:
-        """An item begins."""
+        """Called when an item begins, of how many."""
         self.total = total
         self._begun[name] = time.monotonic()
 
@@ -363,7 +363,7 @@ class JsonWatch(BatchWatch):
         self._pace = Pace()
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:  # noqa: ARG002
-        """An item begins."""
+        """Called when an item begins; returns what takes its progress."""
         self._pace.begin(name, total)
         self._line("started", name)
         return lambda *_: None
@@ -386,7 +386,7 @@ class JsonWatch(BatchWatch):
         self._line("taken", name, by=str(holder), message=holder.outlook)
 
     def noted(self, warning: str) -> None:
-        """Of all of them."""
+        """Called with what is to be said of all items."""
         self._line("warning", None, message=warning)
 
     def _far(self) -> dict[str, Any]:
@@ -436,7 +436,7 @@ class BarWatch(BatchWatch):
         self._problems = Problems()
 
     def started(self, name: str, number: int, total: int) -> Callable[[float, float], None]:
-        """Begin a line."""
+        """Called when an item begins: starts its line."""
         if self._all is None:
             self._all = self._bar.add_task("slides", total=total, unit="slides")
         self._pace.begin(name, total)
@@ -475,7 +475,7 @@ class BarWatch(BatchWatch):
         tell(f"{name}: {holder.outlook}")
 
     def noted(self, warning: str) -> None:
-        """Tell it."""
+        """Print what is to be said."""
         warn(warning)
 
     def _end(self, name: str, *, done: bool = False) -> None:

@@ -52,7 +52,7 @@ class Paneled(Command):
     """A command over cohorts, whose help shows what most people need first."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its parameters, in panels."""
+        """Parameters of the command, sorted into the panels of its help."""
         params = super().get_params(ctx)
         for param in params:
             param.rich_help_panel = PANELS.get(param.name)
@@ -149,7 +149,7 @@ class _Warnings(logging.Handler):
     """What is said from below, as a line on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
+        """Print a log record as a warning."""
         warn(record.getMessage())
 
 

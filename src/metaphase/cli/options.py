@@ -221,7 +221,7 @@ class Command(TyperCommand):
 
 
 class Group(typer.Typer):
-    """Commands of a kind."""
+    """A command with commands below it."""
 
     def __init__(self, about: str, *, no_args_is_help: bool = True) -> None:
         super().__init__(help=about, no_args_is_help=no_args_is_help)

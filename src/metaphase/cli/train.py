@@ -56,7 +56,7 @@ def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
 
 
 def report_training(result: TrainingResult, as_json: bool) -> None:
-    """What a training made."""
+    """Print what a training made."""
     plain = {"model": str(result.model), "f1": result.best, "history": result.history}
     console.answer(as_json, plain, f"best validation F1 {result.best:.3f}, model {result.model}")
 

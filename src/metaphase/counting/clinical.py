@@ -280,7 +280,7 @@ class Count(Stored):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def kind_text(self) -> str:
-        """Its kind for reading."""
+        """What kind of count it is, in words."""
         return KINDS[self.kind]
 
     @computed_field  # type: ignore[prop-decorator]
@@ -360,7 +360,7 @@ class SlideCount(Count):
 
     @property
     def in_force(self) -> Count:
-        """The count by itself."""
+        """The count in force, without the rest."""
         return Count(**{name: getattr(self, name) for name in Count.model_fields})
 
     @property

@@ -127,7 +127,7 @@ class Tally:
 
     @property
     def listed(self) -> float:
-        """Number of listed detections."""
+        """Number of detections that are listed."""
         return float(self.unanswered.sum() + self.yes.sum() + self.no.sum())
 
 

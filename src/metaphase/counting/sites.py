@@ -181,7 +181,7 @@ class SiteProfile(BaseModel):
                 "sure": self.sure}  # fmt: skip
 
     def described(self) -> str:
-        """In a line."""
+        """The profile in one line: name, answers, slides, date."""
         return f"{self.name}, {self.answers} answers on {len(self.slides)} slides, {self.made.isoformat()}"
 
     def refuse_other(self, model: str, searched_with: Mapping[str, Any], path: Path | None = None) -> None:

@@ -262,7 +262,7 @@ def format_for(path: Path, name: str | None = None) -> Format:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What was written."""
+    """What `convert` wrote."""
 
     detections: DetectionSet
     files: tuple[Path, ...]

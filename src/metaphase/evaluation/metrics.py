@@ -58,7 +58,7 @@ class Curve:
 
     @property
     def precision(self) -> Floats:
-        """True among all detections."""
+        """Share of true ones among all detections."""
         return ratio(self.true, self.true + self.false)
 
     @property

@@ -359,7 +359,7 @@ class BenchCounts:
         return self._estimate(self.curve_true[take], self.curve_false[take], bootstrap)
 
     def curves(self) -> Floats:
-        """F1 (networks, thresholds)."""
+        """F1 by network and threshold, an array (networks, thresholds)."""
         return f1_of_counts(self.curve_true.sum(axis=1), self.curve_false.sum(axis=1), self.truths.sum())
 
     def each_f1(self) -> list[float]:

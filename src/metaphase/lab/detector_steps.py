@@ -97,7 +97,7 @@ def train_detector(
 
 @stage("model", "the packaged model with its card", reads=("detector",))
 def package(lab: Lab, report: Report, *, name: str) -> Facts:
-    """The model to use."""
+    """Package the model that is to be used."""
     report("packaging", 0, 1)
     chain, source = lab.chain, lab.chain.delivered
     slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
@@ -202,7 +202,7 @@ def _draw_calibration(lab: Lab, report: Report) -> bool:
 
 @stage("calibration", "what the model's probabilities mean here", reads=("results",))
 def calibrate(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
-    """The laboratory's profile."""
+    """Make the laboratory's profile of the answers."""
     if (lab.calibration / NOTHING).is_file():
         return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
     report("fitting the laboratory's profile", 0, 1)

@@ -88,7 +88,7 @@ class LabSettings:
 
 
 def settings_text(name: str, slides: Path, start: str) -> str:
-    """A new `lab.toml`."""
+    """Text of a new `lab.toml`."""
     rounds, calibration = RoundSettings(), CalibrationSettings()
     return f"""\
 # What `metaphase lab` works by. Change it at any time; it says what has to be done again.

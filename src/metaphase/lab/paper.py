@@ -123,12 +123,12 @@ class Paper:
 
     @cached_property
     def job(self) -> Experiments:
-        """The experiments."""
+        """The experiments that tables and figures are made of."""
         return Experiments(Chain(self.run, self.root / "training", self.device))
 
     @property
     def bootstrap(self) -> BootstrapConfig:
-        """For intervals."""
+        """Settings of the bootstrap of intervals."""
         return BootstrapConfig(samples=self.run.test.bootstrap)
 
     @property

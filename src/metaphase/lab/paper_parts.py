@@ -217,7 +217,7 @@ class _Parts:
 
     @property
     def chain(self) -> Chain:
-        """Of the experiments."""
+        """The chain of the experiments."""
         return self.paper.job.chain
 
     @cached_property
@@ -227,7 +227,7 @@ class _Parts:
 
     @cached_property
     def accepted(self) -> pd.DataFrame:
-        """Their registered mitotic figures."""
+        """Mitotic figures that registration carried to H&E."""
         table = read_table(self.paper.lab.cases / "reference.parquet")
         return table[table["accepted"]]
 

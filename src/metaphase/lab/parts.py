@@ -232,7 +232,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of the step."""
+        """Name of the step."""
         return self.stage.name
 
     def made(self, root: Path) -> list[str]:

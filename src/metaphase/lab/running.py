@@ -251,7 +251,7 @@ def show(lab: Lab, steps: Sequence[Step] | None = None) -> None:
 
 
 def page_content(lab: Lab, steps: Sequence[Step] | None = None) -> dict[str, Any]:
-    """What the page says."""
+    """Content of the laboratory's page."""
     standing = standings(lab, steps)
     manifest, slides = read_manifest(lab.manifest), read_table(lab.slides)
     odd = slides[as_text(slides["what"]) != ""]

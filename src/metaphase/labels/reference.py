@@ -318,7 +318,7 @@ SAME_PX = 4.0
 
 @dataclass(frozen=True)
 class Applied:
-    """A reviewed table."""
+    """A reference table after its review."""
 
     table: pd.DataFrame
     reviewed: int

@@ -135,7 +135,7 @@ class Chain:
 
     @property
     def manifest(self) -> Path:
-        """Given or simulated."""
+        """Manifest of the cohort, given or simulated."""
         given = self.config.cohort.manifest
         return Path(given) if given else self.workspace / SLIDES / "manifest.csv"
 
@@ -182,7 +182,7 @@ class Chain:
         return set(self.cohort.loc[self.cohort["split"] == "train", "laboratory"])
 
     def model(self, name: str) -> Path:
-        """Where a network lies."""
+        """Path of a network's weights."""
         return self.workspace / NETWORKS / name / f"{name}.safetensors"
 
     @stage(

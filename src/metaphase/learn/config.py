@@ -55,7 +55,7 @@ ModelName = Annotated[str, AfterValidator(_model)]
 
 @settings
 class CohortSection:
-    """Which slides."""
+    """Slides to learn from."""
 
     manifest: PathText = ""
     """CSV with case, he, laboratory, split (train, validation, test); empty where slides are simulated."""
@@ -71,7 +71,7 @@ class CohortSection:
 
 @settings
 class ReferenceSection:
-    """Where the mitoses are."""
+    """Where the mitotic figures of the slides come from."""
 
     source: Source = "table"
     """`table`: a table of H&E positions. `phh3`: that of `metaphase reference build`. `simulated`:
@@ -138,7 +138,7 @@ class EnsembleSection:
 
 @settings
 class StudentSection:
-    """CNN5."""
+    """The students: CNN5 of several widths."""
 
     gammas: tuple[Width, ...] = (1.0, 0.8, 0.6)
     """A student of each width."""
@@ -239,7 +239,7 @@ class EvaluationSection:
 
     @property
     def peaks(self) -> PeakConfig:
-        """What becomes a detection."""
+        """How peaks of the probability map become detections."""
         return PeakConfig(self.floor, self.suppress_um, self.smooth_um, self.method)
 
 

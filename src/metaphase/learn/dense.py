@@ -92,7 +92,7 @@ class Protocol:
 
     @classmethod
     def of(cls, training: LearningSection) -> Protocol:
-        """Those of a run."""
+        """The settings of a run."""
         return cls(**{one.name: getattr(training, one.name) for one in fields(cls)})
 
     @property
@@ -110,7 +110,7 @@ class DenseChain(Chain):
 
     @property
     def dense(self) -> DenseSection:
-        """Its settings."""
+        """Settings of the method `dense`."""
         return self.config.dense
 
     @property
@@ -190,7 +190,7 @@ class DenseChain(Chain):
 
     @cached_property
     def before(self) -> list[ModelCard]:
-        """Their cards."""
+        """Cards of the models that training starts from."""
         return [card_of(path) for path in self.pair]
 
     @stage("images", "labelled images at 0.25 um/px", reads=("reference",), writes=(IMAGES,))

@@ -448,7 +448,7 @@ def tables_of(summary: Summary) -> list[TextTable]:
 
 
 def main_table(summary: Summary) -> TextTable:
-    """The paper's table."""
+    """Table III of the paper, as rows."""
     headings = ["experiment", "augment", "ensemble", "distilled", "parameters", "seeds", "highest F1",
                 "F1 at validation threshold", "seeds from to", "trained", "paper, highest F1"]  # fmt: skip
     rows = []

@@ -158,7 +158,7 @@ class PixelScale(nn.Module):
     """[0, 1] to about zero mean and unit spread."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Shift and scale."""
+        """Shift and scale the input by stored constants."""
         return (images - PIXEL_CENTRE) / PIXEL_SPREAD
 
 
@@ -292,7 +292,7 @@ def patch_probability(logits: Tensor) -> Tensor:
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Trainable numbers."""
+    """Number of trainable parameters."""
     return sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
 
 

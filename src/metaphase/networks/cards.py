@@ -276,7 +276,7 @@ class StoredNetwork:
 
     @property
     def parameters(self) -> int:
-        """Numbers that training chose."""
+        """Number of parameters."""
         again = "fetch the model again"
         with parsing(self.path, "not a safetensors file", next_step=again, error=ModelError):
             from safetensors.numpy import load  # which graphs do not need

@@ -81,7 +81,7 @@ class Detector:
 
     @property
     def name(self) -> str:
-        """Names of the members."""
+        """Names of the networks, joined by `+`."""
         return " + ".join(card.name for card in self.cards)
 
     @property
@@ -200,7 +200,7 @@ class ReadyDetector:
 
     @cached_property
     def engine(self) -> TileEngine:
-        """The engine."""
+        """Make what computes the networks."""
         second, calibration = self.detector.second, self.detector.calibration
         if self._graphs:
             return OnnxEngine(self._graphs, self.config, second, calibration)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class RemoteSlide:
-    """Where a slide is."""
+    """Address of a slide at a DICOMweb server."""
 
     url: str
     """The server's address, to which `/studies` is added."""

@@ -83,14 +83,14 @@ class ImpatientProtocol(H11Protocol):
         self._deadline = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on sending."""
+        """Called when the client reads again: go on sending."""
         super().resume_writing()
         self._unread = False
         self._relax()
         self._hurry()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Called when the client is gone: wake whoever waits to send."""
         super().connection_lost(exc)
         self._relax()
 

@@ -85,7 +85,7 @@ class ViewedSlide:
 
     @property
     def record(self) -> str:
-        """Changes with its files."""
+        """The slide's record, read again when its files change."""
         return self._loaded if self.result is not None else ""
 
     @cached_property
@@ -126,7 +126,7 @@ class ViewedSlide:
 
     @property
     def is_reviewed(self) -> bool:
-        """Whether anybody ever answered."""
+        """Whether anybody ever answered about the slide."""
         return (self.found.folder / ANSWERS).is_file() or bool(self.found.record.review)
 
     @property
@@ -293,7 +293,7 @@ SLIDE = "slide"
 
 
 def slide_layer(source: SlideSource, mpp: float) -> Layer:
-    """The slide itself."""
+    """Deep-zoom layer of the slide."""
     return Layer(SLIDE, "", "jpg", source, _version(source.path, SLIDE, mpp, TILE_PX, TILE_QUALITY), _plain)
 
 

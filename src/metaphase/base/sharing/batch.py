@@ -89,7 +89,7 @@ class BatchWatch:
         return self._progress or (lambda *_: None)
 
     def finished(self, name: str, result: object) -> None:
-        """An item is done."""
+        """Called when an item is done."""
 
     def failed(self, failure: Failure, log: Path | None) -> None:
         """An item could not be done; `log` is where it is recorded."""
@@ -114,7 +114,7 @@ class Batch(Generic[Result]):
 
     @property
     def failures(self) -> list[Failure]:
-        """The others."""
+        """Items that failed, with their errors."""
         return [one for one in self.outcomes.values() if isinstance(one, Failure)]
 
 

@@ -123,7 +123,7 @@ class DaskWorkers(Workers):
 
     @property
     def size(self) -> int:
-        """Workers there are now."""
+        """Number of workers at this moment."""
         return len(self._workers())
 
     @contextmanager

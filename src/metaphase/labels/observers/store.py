@@ -343,7 +343,7 @@ REQUIRED = COLUMNS[:3]
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import did."""
+    """How many answers an import took, and which it left."""
 
     added: int
     replaced: int

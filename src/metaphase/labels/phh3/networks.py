@@ -225,7 +225,7 @@ class Classifier:
         return self.card.thresholds["patches"].delta
 
     def account(self) -> dict[str, Any]:
-        """What decides its answers."""
+        """All that decides what the network answers."""
         return {"network": self.card.identity, "decision": self.decision}
 
     @torch.inference_mode()

@@ -50,7 +50,7 @@ class Similarity:
 
     @property
     def shift_um(self) -> Points:
-        """The shift (2,)."""
+        """Shift in micrometres, an array (2,)."""
         return np.array([self.shift_x_um, self.shift_y_um])
 
     def apply(self, points: npt.ArrayLike) -> Points:

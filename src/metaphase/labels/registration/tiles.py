@@ -305,7 +305,7 @@ class Null:
 
     @property
     def centre(self) -> float:
-        """Median height."""
+        """Median height of the correlations."""
         return float(np.median(self.heights)) if len(self.heights) else 0.0
 
     @property

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class PreparedNetwork(Protocol):
-    """A prepared network."""
+    """A network whose layers are prepared for one precision."""
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""

@@ -115,7 +115,7 @@ class Stem:
 
 
 class Block:
-    """An inverted block."""
+    """Weights of an inverted block, as the kernels take them."""
 
     def __init__(self, block: InvertedBlock, plan: Plan, channels: int, device: torch.device) -> None:
         _, inner, filters, self.size, self.stride = block.shape

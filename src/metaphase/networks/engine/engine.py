@@ -206,7 +206,7 @@ class Engine(TileEngine):
         return torch.from_numpy(np.array(array))
 
     def probabilities(self, logits: Tensor) -> Floats32:
-        """What logits mean, calibrated."""
+        """Calibrated probabilities of logits."""
         check_finite(logits)
         return torch.sigmoid(self.calibration(logits)).cpu().numpy()
 

@@ -80,12 +80,12 @@ def centred(conv: FoldedConv) -> FoldedConv:
 
 
 def padded(count: int, multiple: int) -> int:
-    """The next multiple."""
+    """The next multiple of a number."""
     return -(-count // multiple) * multiple
 
 
 def power_of_2(count: int) -> int:
-    """The next power."""
+    """The next power of two."""
     return 1 << (count - 1).bit_length()
 
 

@@ -266,7 +266,7 @@ class OnnxEngine(TileEngine):
 
     @property
     def batch(self) -> int:
-        """Tiles computed at once."""
+        """How many tiles are computed at once."""
         return 1 if self.device == "cpu" else self.config.batch or 1
 
     def logits(self, tiles: Pixels) -> Floats32:
@@ -279,7 +279,7 @@ class OnnxEngine(TileEngine):
         return array
 
     def probabilities(self, logits: Floats32) -> Floats32:
-        """What logits mean, calibrated."""
+        """Calibrated probabilities of logits."""
         return np.asarray(scipy.special.expit(self.calibration(logits)))
 
     def window_logits(self, windows: Pixels) -> Floats32:
@@ -353,7 +353,7 @@ def _in_windows(session: Any, tiles: Pixels, windows: Windows) -> Floats32:
 
 
 def computed(session: Any, tiles: Pixels) -> Floats32:
-    """What a graph says."""
+    """Run a graph on a batch and return its outputs."""
     return begin(session, tiles)()
 
 

@@ -69,7 +69,7 @@ class TileEngine(ABC):
     @property
     @abstractmethod
     def batch(self) -> int:
-        """Tiles computed at once."""
+        """How many tiles are computed at once."""
 
     @abstractmethod
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
@@ -110,7 +110,7 @@ class TileEngine(ABC):
 
     @abstractmethod
     def probabilities(self, logits: Values) -> Floats32:
-        """What logits mean, calibrated."""
+        """Calibrated probabilities of logits."""
 
 
 class StartedTiles(ABC):
@@ -142,7 +142,7 @@ class StartedTiles(ABC):
         return self.engine.smoothed(raw[:, inner, inner], self.sigma)
 
     def peaks(self) -> Peaks:
-        """The positions found."""
+        """Positions and values of the local maxima."""
         peaks = self.engine.collect(self._logits, self._peak, between=self._maxima)
         if self.engine.second is None:
             return peaks

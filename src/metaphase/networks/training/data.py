@@ -110,7 +110,7 @@ class PatchSet:
 
     @property
     def nbytes(self) -> int:
-        """Size of all pixels."""
+        """Bytes of all pixels."""
         return sum(shard.nbytes for store in self.stores for shard in store.shards)
 
     def targets(self, column: str) -> Floats32:

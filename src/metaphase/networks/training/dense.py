@@ -342,7 +342,7 @@ class Learner(nn.Module):
 
 @dataclass(frozen=True)
 class Lesson:
-    """How networks learn."""
+    """Settings of how networks learn windows."""
 
     steps: int
     learning_rate: float = 1e-3
@@ -400,7 +400,7 @@ class DenseTraining:
 
     @property
     def state(self) -> Path:
-        """Where a checkpoint lies."""
+        """Path of the checkpoint."""
         return self.folder / "state.safetensors"
 
     def finish(self, report: Report) -> dict[str, nn.Module]:

@@ -85,7 +85,7 @@ class LabelledImage:
         return float(self.pixels.shape[0] * self.pixels.shape[1] * (MPP / 1000) ** 2)
 
     def of(self, label: str) -> Points:
-        """Points with this label."""
+        """Points that have a label, an array (n, 2)."""
         return self.points.get(label, np.empty((0, 2)))
 
 

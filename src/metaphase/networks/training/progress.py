@@ -110,7 +110,7 @@ class Timer:
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """How far a training is."""
 
     made_from: dict[str, Any]
     """The account of what decides the weights."""

@@ -71,7 +71,7 @@ def label_cells(image: LabelledImage) -> Cells:
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """Windows of a step."""
+    """Windows of one training step, with targets and weights."""
 
     pixels: Tensor
     """(n, side, side, 3), and images (n, 3, side, side) once they are augmented."""
@@ -282,7 +282,7 @@ def sample(images: Sequence[RGB]) -> RGB:
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """How windows are shown."""
+    """Augmentation of windows."""
 
     batch: int
     augment: str
