@@ -4,7 +4,8 @@ python -m benchmarks.kills [--only detect] [--kills 100] [--seed 1]
 
 `detect`, `run` and `lab next` (which asks nobody here) are killed (SIGKILL) again and again until they come
 through, and what they left is compared with the result of a run that nobody disturbed. The labelling server
-and the viewer are killed while observers answer; afterwards every answer that was acknowledged must be in the
+and the viewer are killed while observers answer, and in the viewer outline regions and choose the place of
+the count; afterwards every answer that was acknowledged must be in the
 database. Nothing that a command started may outlive it. Ends with 1 where anything was lost, differs or
 stayed.
 """
@@ -206,7 +207,8 @@ def kill_page(page: Page, kills: int, random: Random) -> Tally:
         killer = threading.Timer(random.uniform(0, SERVED_S), process.kill)
         killer.start()
         while process.poll() is None:
-            sent = {str(uuid4()): (random.choice(items), random.choice(page.names)) for _ in range(BATCH)}
+            chosen = [random.choice(items) for _ in range(BATCH)]
+            sent = {str(uuid4()): (item, page.says(item, random)) for item in chosen}
             answers = [
                 {"uuid": uuid, "item": item, "answer": answer, "seconds": 1.0}
                 for uuid, (item, answer) in sent.items()

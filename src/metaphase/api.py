@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from metaphase.analysis.cohort import CohortSlide, named_slides, names_in, without_resolution
+from metaphase.analysis.cohort import CohortSlide, named_slides, names_in, with_regions, without_resolution
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.record import SlideResult as Result
 from metaphase.analysis.record import load_result as load_slide
@@ -249,6 +249,7 @@ class DetectSettings(TypedDict, total=False):
     model: str | Path | ReadyDetector | None
     mpp: float | None
     tissue: str | Path
+    region: str | Path | None
     site: str | Path | SiteProfile | None
     config: DetectionConfig | None
     progress: bool | Progress | None
@@ -289,6 +290,7 @@ def detect(
     model: str | Path | ReadyDetector | None = None,
     mpp: float | None = None,
     tissue: str | Path = "",
+    region: str | Path | None = None,
     site: str | Path | SiteProfile | None = None,
     config: DetectionConfig | None = None,
     progress: bool | Progress | None = None,
@@ -307,6 +309,7 @@ def detect(
         model: A name, a file, or what `load_model` or `use_network` gave; by default `breast`.
         mpp: Micrometres per pixel of pixels, and of files that state none.
         tissue: A mask of `metaphase tissue`, or `whole` to search everything; by default tissue is found.
+        region: A file with regions where figures count, or do not; or a folder with one for each slide.
         site: The laboratory's profile (`calibrate`), or its file: the interval becomes narrower.
         config: A `DetectionConfig`; `settings` go before what it says.
         progress: True draws a line on stderr. A function is called after each tile with the mm2 that are
@@ -341,6 +344,7 @@ def detect(
     config = _detection(config or DetectionConfig(), site, settings)
     files = [Path(each) if isinstance(each, PATH) else _source(each, mpp, folder) for each in given]
     chosen = names_in(folder, named_slides(files, mpp=mpp, tissue=str(tissue)).values())
+    chosen = chosen if region is None else with_regions(chosen, Path(region))
     if output is None:
         _refuse_others(chosen)
     unknown = without_resolution(chosen)

@@ -10,12 +10,16 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import pandas as pd
+import shapely
 
 from metaphase.base.tables import write_table
-from metaphase.labels.observers.positions import PositionLog, position_name
+from metaphase.counting.regions import Place, region_of
+from metaphase.labels.observers.positions import PLACE, PositionLog, position_name
 from metaphase.labels.observers.project import load_project
 from metaphase.labels.observers.store import AnswerLog, AnswerStore
 from tests.web.results import spread_positions, write_result, write_sparse_slide
@@ -36,7 +40,8 @@ class Page:
     arguments: list[str]
     items: Callable[[str], list[Any]]
     """What can be answered about, once it is served at an address."""
-    names: tuple[str, ...]
+    says: Callable[[Any, Random], str]
+    """What an observer may say of an item."""
     called: Callable[[Any], str]
     """How an item is called in the log."""
     log: Callable[[], contextlib.AbstractContextManager[AnswerLog]]
@@ -68,10 +73,22 @@ def labelling(folder: Path, slide: Path) -> Page:
         "label serve",
         command("label", "serve", folder, "--port", "0"),
         lambda _url: [item.number for item in project.items],
-        tuple(project.answer_names),
+        lambda _number, random: random.choice(project.answer_names),
         lambda number: project.by_number[number].name,
         lambda: AnswerStore(project),
     )
+
+
+def said_of(item: dict[str, Any], random: Random, side: int) -> str:
+    """A verdict on a figure, an outline of a region, or a place of the count."""
+    if "x" in item:
+        return random.choice(("mitosis", "not", "unsure"))
+    x, y = (round(random.uniform(100, side - 100), 1) for _ in range(2))
+    if item["region"] == PLACE:
+        return Place(x=x, y=y, field_diameter_mm=random.choice((None, 0.5))).model_dump_json()
+    kind = random.choice(("include", "exclude"))
+    shape = shapely.Point(x, y).buffer(random.uniform(20, 90), quad_segs=random.randint(2, 60))
+    return region_of(kind, "drawn", shape, id=item["region"]).model_dump_json()  # type: ignore[arg-type]
 
 
 def viewing(folder: Path) -> Page:
@@ -83,13 +100,21 @@ def viewing(folder: Path) -> Page:
 
     def items(url: str) -> list[dict[str, Any]]:
         key = post(url, "api/slides", {})["slides"][0]["key"]
-        return [{"slide": key, "x": round(x, 1), "y": round(y, 1)} for x, y in positions.tolist()]
+        figures = [{"slide": key, "x": round(x, 1), "y": round(y, 1)} for x, y in positions.tolist()]
+        regions = [{"slide": key, "region": str(uuid5(NAMESPACE_OID, str(one)))} for one in range(ITEMS // 4)]
+        return [*figures, *regions, {"slide": key, "region": PLACE}]
 
     return Page(
         "view",
         command("view", folder / "results", "--port", "0"),
         items,
-        ("mitosis", "not", "unsure"),
-        lambda item: position_name(item["x"], item["y"]),
+        lambda item, random: said_of(item, random, width),
+        lambda item: (
+            position_name(item["x"], item["y"])
+            if "x" in item
+            else item["region"]
+            if item["region"] == PLACE
+            else f"region {item['region']}"
+        ),
         lambda: PositionLog(folder / "results" / "slide", width, height),
     )

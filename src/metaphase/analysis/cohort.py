@@ -14,6 +14,8 @@ from metaphase.base.parallel import ordered_map
 from metaphase.base.remote import location
 from metaphase.base.stages import FOLDER
 from metaphase.base.tables import case_folder, flat_case, named, natural, read_manifest, stated_number
+from metaphase.counting.region_files import read_regions, regions_for
+from metaphase.counting.regions import Region
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.slides.opening import SlideSource, is_called_slide, sources_with
 
@@ -29,6 +31,8 @@ class CohortSlide:
     """What its results are called: a manifest's case, the stem of the file, the name of a DICOM folder."""
     slide: SlideSource
     tissue: TissueSource = field(default_factory=TissueSource)
+    regions: tuple[Region, ...] | None = None
+    """Regions that a file gives for it."""
 
 
 def slides_in(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -147,7 +151,26 @@ def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
         case_folder("", flat_case(str(row["case"]))).name,
         SlideSource(Path(str(row["he"])), stated_number(row, "mpp")),
         TissueSource.stated(str(row.get("tissue") or tissue)),
+        read_regions(regions) if (regions := str(row.get("regions") or "")) else None,
     )
+
+
+def with_regions(slides: Sequence[CohortSlide], path: Path) -> list[CohortSlide]:
+    """Slides with the regions of a file, or of a folder with files named after them."""
+    if len(slides) > 1 and not path.is_dir():
+        raise UsageError(
+            f"one file of regions is given for {len(slides)} slides",
+            path=path,
+            next_step="give a folder with a file named after each slide, or the column regions of a manifest",
+        )
+    found = [replace(one, regions=regions_for(path, one.name)) for one in slides]
+    if slides and not any(one.regions for one in found):
+        raise UsageError(
+            f"holds no regions of {named(one.name for one in slides)}",
+            path=path,
+            next_step="name its files after the slides: NAME.geojson or NAME.xml",
+        )
+    return found
 
 
 def asked_by(arguments: Iterable[Path], slides: Iterable[CohortSlide]) -> dict[str, list[str]]:

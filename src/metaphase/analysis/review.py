@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
@@ -13,7 +14,7 @@ from scipy.special import expit, logit
 
 from metaphase.analysis.index import INDEX, write_cohort
 from metaphase.analysis.record import SlideResult, load_result, load_results, source_of
-from metaphase.analysis.slide import answers_in, apply_answers, reviewed_count
+from metaphase.analysis.slide import apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import refuse_link
 from metaphase.base.later import pandas as pd
@@ -21,6 +22,8 @@ from metaphase.base.sharing.batch import claimed
 from metaphase.base.tables import Remark, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.hotspot import Hotspot, busiest_circle
+from metaphase.counting.region_files import regions_among, write_regions
+from metaphase.counting.regions import ANYWHERE, Region, Scope, is_of_region, on_slide
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import read_detections, result_folders
 from metaphase.detections.matching import match, suppress
@@ -34,6 +37,7 @@ from metaphase.detections.table import (
     REVIEWED,
     SUMMARY,
     DetectionSet,
+    file_stem,
 )
 from metaphase.labels.observers.positions import (
     ANSWERS,
@@ -42,6 +46,7 @@ from metaphase.labels.observers.positions import (
     Reviewed,
     moved_to,
     position_name,
+    region_entry,
     reviewed_detections,
 )
 from metaphase.labels.observers.project import NOT, UNSURE
@@ -59,7 +64,7 @@ def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig
     positions, probability = candidates[["x", "y"]].to_numpy(float), candidates["probability"].to_numpy(float)
     if not len(positions):
         return []
-    inside = np.hypot(*(positions - (hotspot.x, hotspot.y)).T) <= hotspot.radius_px * (1 + 1e-9)
+    inside = hotspot.holds(positions)
     counted = probability >= config.threshold
     near = ~counted & (probability >= NEAR_MISS * config.threshold)
     group = np.select([inside & counted, inside & near], [0, 1], 2)
@@ -80,7 +85,18 @@ def review_order(candidates: pd.DataFrame, hotspot: Hotspot, config: CountConfig
 
 def answers_of(result: SlideResult) -> list[Given]:
     """The answers about a slide that stand; none where nobody looked."""
-    return answers_in(result.folder, result.record.width, result.record.height)[0]
+    if not (result.folder / ANSWERS).is_file():
+        return []
+    with log_of(result) as log:
+        return log.current()
+
+
+def scope_of(result: SlideResult) -> Scope:
+    """Where figures of a slide count, as people say now, in force or not."""
+    if not (result.folder / ANSWERS).is_file():
+        return ANYWHERE
+    with log_of(result) as log:
+        return log.scope()
 
 
 def log_of(result: SlideResult) -> PositionLog:
@@ -89,40 +105,48 @@ def log_of(result: SlideResult) -> PositionLog:
     return PositionLog(result.folder, result.record.width, result.record.height)
 
 
-def reviewed_result(result: SlideResult, given: Sequence[Given]) -> Reviewed:
+def reviewed_result(result: SlideResult, given: Sequence[Given], scope: Scope = ANYWHERE) -> Reviewed:
     """The detections of a slide with answers that stand."""
-    threshold = result.counting.threshold
-    return reviewed_detections(result.name, result.candidates, given, mpp=result.mpp, threshold=threshold)
+    about: dict[str, Any] = {"mpp": result.mpp, "threshold": result.counting.threshold, "scope": scope}
+    return reviewed_detections(result.name, result.candidates, given, **about)
 
 
 def count_with(
-    result: SlideResult, given: Sequence[Given], config: CountConfig | None = None
+    result: SlideResult, given: Sequence[Given], config: CountConfig | None = None, scope: Scope = ANYWHERE
 ) -> tuple[Reviewed, SlideCount]:
-    """Detections and count of a slide with answers, whether they are in force or not."""
-    reviewed, config = reviewed_result(result, given), config or result.counting
-    reviewed.table.attrs[OPERATING_POINTS] = Remark(result.stated)
+    """Detections and count of a slide with answers and a scope, whether they are in force or not."""
+    reviewed, config = reviewed_result(result, given, scope), config or result.counting
     site = None if result.site is None else result.site.knowledge(result.name)
-    count = count_slide(
-        reviewed.table,
-        mpp=result.mpp,
-        tissue=result.tissue,
-        config=config,
-        site=site,
-        listed=result.record.detection_threshold,
-    )
-    return reviewed, reviewed_count(count, result.machine)
+
+    def counted(table: pd.DataFrame, config: CountConfig) -> SlideCount:
+        table.attrs[OPERATING_POINTS] = Remark(result.stated)
+        about: dict[str, Any] = {
+            "config": config,
+            "site": site,
+            "listed": result.record.detection_threshold,
+            "scope": scope,
+        }
+        return count_slide(table, mpp=result.mpp, tissue=result.tissue, **about)
+
+    machine = result.machine if result.machine.scope == scope else counted(result.candidates, result.counting)
+    return reviewed, reviewed_count(counted(reviewed.table, config), machine)
 
 
 def runner_up(mitoses: pd.DataFrame, count: SlideCount, mpp: float) -> Hotspot | None:
     """The busiest circle of what lies outside the hotspot; None where there is nothing."""
     config, first = count.config, count.hotspot
     positions = mitoses.loc[mitoses["probability"] >= config.threshold, ["x", "y"]].to_numpy(float)
-    outside = positions[np.hypot(*(positions - (first.x, first.y)).T) > first.radius_px * (1 + 1e-9)]
+    positions = positions[count.scope.holds(positions)]
+    outside = positions[~first.holds(positions)]
     if not len(outside):
         return None
-    x_um, y_um, inside = busiest_circle(outside * mpp, config.radius_um)
-    return first.model_copy(
-        update={"x": x_um / mpp, "y": y_um / mpp, "count": inside, "tissue_mm2": config.area_mm2}
+    x_um, y_um, inside = busiest_circle(outside * mpp, config.radius_um, count.scope.shape(mpp))
+    return Hotspot(
+        x=x_um / mpp,
+        y=y_um / mpp,
+        radius_px=config.radius_um / mpp,
+        count=inside,
+        tissue_mm2=config.area_mm2,
     )
 
 
@@ -233,6 +257,8 @@ class Taken:
     moved: int
     left: dict[str, int] = field(default_factory=dict)
     """What became no answer: added points by their class, and second marks of one figure."""
+    regions: int = 0
+    """Regions that it holds; where it holds any, they stand in place of all others."""
 
 
 def import_review(
@@ -241,12 +267,19 @@ def import_review(
     """Take a file of any known format, edited in another program, as one observer's review.
 
     What is in the file as it was exported is no answer, unless the review is `complete`: then what counts and
-    was left is accepted. Taking a file twice changes nothing.
+    was left is accepted. Polygons whose class says that figures count there, or do not, are regions; a file
+    with nothing else says nothing about detections. Taking a file twice changes nothing.
     """
     names = {one.name: one for one in results}
     only = next(iter(names)) if len(names) == 1 else None
+    regions = () if only is None else regions_among(Path(file))
+    if only is not None and regions:
+        _outline(names[only], regions, observer, Path(file))
     scale = {one.name: one.mpp for one in results}
     points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
+    points = points.with_table(points.table[~points.table["label"].map(is_of_region).astype(bool)])
+    if only is not None and regions and points.table.empty:
+        return [Taken(only, 0, 0, 0, 0, 0, regions=len(regions))]
     if unknown := sorted(set(points.slides) - set(names)):
         raise UsageError(
             f"is about {named(unknown)}, which has no result",
@@ -254,9 +287,39 @@ def import_review(
             next_step=f"there are results of {named(sorted(names))}: name the slide's own folder",
         )
     return [
-        _take(names[slide], points.table[points.table["slide"] == slide], observer, complete)
+        replace(
+            _take(names[slide], points.table[points.table["slide"] == slide], observer, complete),
+            regions=len(regions),
+        )
         for slide in points.slides
     ]
+
+
+def _outline(result: SlideResult, regions: Sequence[Region], observer: str, file: Path) -> None:
+    """Write the regions of a file in place of those that stand."""
+    placed = [on_slide(one, result.record.width, result.record.height, file) for one in regions]
+    names = {one.id for one in placed}
+    with log_of(result) as log:
+        before = log.scope().regions
+        gone = [region_entry(observer, one, there=False) for one in before if one.id not in names]
+        new = [region_entry(observer, one) for one in placed if not any(one.says(other) for other in before)]
+        log.record_many([*gone, *new])
+
+
+def export_regions(results: Sequence[SlideResult], path: Path) -> dict[str, int]:
+    """Write the regions that people outlined, as one file of a slide or a folder with one each; how many of
+    which slide."""
+    found = {one.name: scope_of(one).regions for one in results}
+    found = {name: regions for name, regions in found.items() if regions}
+    is_file = path.suffix.lower() in (".geojson", ".xml")
+    if not found or (is_file and len(results) > 1):
+        what = f"is one file for {len(results)} slides" if found else "nobody has outlined a region"
+        raise UsageError(
+            what, path=path, next_step="name a folder" if found else "outline one in metaphase view"
+        )
+    for name, regions in found.items():
+        write_regions(regions, path if is_file else path / f"{file_stem(name)}.geojson")
+    return {name: len(regions) for name, regions in found.items()}
 
 
 def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bool) -> Taken:
@@ -265,7 +328,8 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
     What differs from the other one as well is no answer of this observer.
     """
     exports = [read_table(result.folder / CANDIDATES), *([result.candidates] if result.record.review else ())]
-    read = [_differences(result, points, known, complete) for known in exports]
+    scopes = dict.fromkeys((result.record.scope, ANYWHERE))  # of now, and of before anybody outlined a region
+    read = [_differences(result, points, known, scope, complete) for scope in scopes for known in exports]
     with log_of(result) as log:
         standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
         changed = [dict(answers.items() - standing.items()) for answers, _ in read]
@@ -277,12 +341,12 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
 
 
 def _differences(
-    result: SlideResult, points: pd.DataFrame, known: pd.DataFrame, complete: bool
+    result: SlideResult, points: pd.DataFrame, known: pd.DataFrame, scope: Scope, complete: bool
 ) -> tuple[dict[str, str], Taken]:
     """Answers by item: points are matched with what was exported, what counts first, nearest first."""
     positions, found = known[["x", "y"]].to_numpy(float), points[["x", "y"]].to_numpy(float)
     mitosis, probability = (known["label"] == MITOSIS).to_numpy(), known["probability"].to_numpy(float)
-    counted = mitosis & (probability >= result.record.operating_points.count.delta)
+    counted = mitosis & (probability >= result.record.operating_points.count.delta) & scope.holds(positions)
     labels, reach_px = points["label"].to_numpy(object), SAME_UM / result.mpp
     counts = (labels == MITOSIS) & (points[COUNTED].ne(False).to_numpy() if COUNTED in points else True)
     partner = match(found, counts.astype(float), positions, reach_px)

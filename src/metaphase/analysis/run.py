@@ -43,6 +43,7 @@ from metaphase.base.stages import (
     stage_states,
 )
 from metaphase.base.tables import named, write_table
+from metaphase.counting.regions import on_slide
 from metaphase.counting.specimen import at_point
 from metaphase.detections.formats.dicom import DICOM
 from metaphase.detections.points import StatedPoints
@@ -105,7 +106,11 @@ def detect_slide(
         search.refuse_other_stain(facts)
         search.refuse_damage(facts)
     else:
-        slide.slide.open().close()  # the earlier result of a slide that is out of reach stays what it is
+        with (
+            slide.slide.open() as opened
+        ):  # the earlier result of a slide that is out of reach stays what it is
+            for region in slide.regions or ():
+                on_slide(region, opened.width, opened.height)
         _refuse_answered(slide, search.folder)
     searched = run_stages([search.stage], search.folder, report=report)
     follows = search.follows()
@@ -167,7 +172,8 @@ class SlideSearch:
             formats=config.written,
             probability_map=config.probability_map,
         )
-        return SearchedSlide(self.folder, self.slide.name, self.slide.slide, settings, config.site)
+        slide = self.slide
+        return SearchedSlide(self.folder, slide.name, slide.slide, settings, config.site, slide.regions)
 
     def _search(self, made_from: SlideSearched, report: Report) -> Facts:
         started, detector = time.perf_counter(), self.model.detector

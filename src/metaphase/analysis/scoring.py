@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from metaphase.analysis.record import SITE, SlideResult, load_results
+from metaphase.analysis.record import AGAIN, SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
-from metaphase.base.foreign import is_file
+from metaphase.base.foreign import is_file, parsing
 from metaphase.base.later import pandas as pd
 from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
 from metaphase.base.tables import TableError, as_text, case_folder, flat_case, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score
+from metaphase.counting.regions import ANYWHERE, Scope
 from metaphase.counting.sites import SiteProfile, load_profile
 from metaphase.counting.specimen import CountConfig, at_point, specimen, stated_share
 from metaphase.detections.files import detection_files, joined, read_detections, result_folders
@@ -60,6 +62,8 @@ class CountedCase:
     """Probability from which on they are listed, where the files state one."""
     kept_from: float = 0.0
     """Probability from which on they are all there, as far as the files state it."""
+    scope: Scope = ANYWHERE
+    """Where they count, as results say."""
 
 
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
@@ -185,7 +189,14 @@ def read_cases(
         area_mm2,
         [path if path.is_dir() else path.parent for path in detections],
         _stated(files),
+        {str(one["name"]): _scope_of(one, file) for file, one in results.items()},
     )
+
+
+def _scope_of(summary: Mapping[str, Any], file: Path) -> Scope:
+    """Where figures count by a summary."""
+    with parsing(file, "its summary says wrongly where figures count", next_step=AGAIN):
+        return Scope.model_validate_json(json.dumps(summary.get("scope", {})))
 
 
 def _stated(files: Sequence[Path]) -> dict[str, Any]:
@@ -217,6 +228,7 @@ def _lined_up(
     area_mm2: float | None,
     folders: Sequence[Path],
     stated: dict[str, Any],
+    scopes: Mapping[str, Scope],
 ) -> list[CountedCase]:
     rows = {str(row["case"]): row for row in cohort.manifest.to_dict(orient="records")}
     parts = dict(iter(points.table.groupby("slide", sort=False)))
@@ -234,6 +246,7 @@ def _lined_up(
                 tissue=_tissue_of(name, str(row.get("tissue") or ""), folders),
                 area_mm2=None if math.isnan(area) else area,
                 warnings=points.warnings,
+                scope=scopes.get(name, ANYWHERE),
                 **stated,
             )
         )
@@ -269,7 +282,7 @@ def count_cohort(
         about: dict[str, Any] = {"mpp": case.mpp, "tissue": _mask_of(case) if tissue else None}
         own = sites.get(case.name, site)
         about |= {"area_mm2": case.area_mm2, "site": None if own is None else own.knowledge(case.name)}
-        about |= {"listed": case.listed, "kept_from": case.kept_from}
+        about |= {"listed": case.listed, "kept_from": case.kept_from, "scope": case.scope}
         counts = [count_slide(case.points, **about, config=one) for one in settings]
         return [
             count.model_copy(update={"warnings": unique((*count.warnings, *case.warnings))})
@@ -283,7 +296,8 @@ def proliferation_at(cases: Sequence[CountedCase], thresholds: Sequence[float]) 
     """The proliferation score of every case at every threshold, as `tune_count` takes it."""
     rows = []
     for case in cases:
-        slide = specimen(case.points, case.mpp, _mask_of(case), case.area_mm2, CountConfig())
+        tissue = _mask_of(case)
+        slide = specimen(case.points, case.mpp, tissue, case.area_mm2, CountConfig(), case.scope)
         for delta in thresholds:
             at = replace(slide, config=CountConfig(threshold=delta))
             rows.append((case.name, delta, proliferation_score(at)))

@@ -71,6 +71,7 @@ from metaphase.base.stages import (
 )
 from metaphase.base.tables import Remark, read_table, write_table
 from metaphase.counting.clinical import SlideCount, atypical_share, count_slide, slide_density
+from metaphase.counting.regions import Region, Scope
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import write_detections
@@ -96,6 +97,8 @@ from metaphase.reports.slide.inputs import ReportInput
 from metaphase.slides.opening import SlideSource
 
 USE_HE = "use the H&E slide of the same tissue, because the model cannot count on another stain"
+REGION_FILE = "file of regions"
+"""Who says what a file of regions says."""
 IN_EVERY_CARD = (
     *("format", "name", "family", "gamma", "normalisation", "mpp", "patch_px", "classes", "members"),
     *("eight_bits", "seed", "weights_sha256", "graph_sha256"),
@@ -118,6 +121,8 @@ class SearchedSlide:
     source: SlideSource
     settings: SlideSettings
     site: SiteProfile | None
+    filed: tuple[Region, ...] | None = None
+    """Regions of a file that is given for it."""
 
     @classmethod
     def of(cls, result: SlideResult, source: SlideSource | None = None) -> Self:
@@ -140,6 +145,9 @@ class SearchedSlide:
             raise MetaphaseError(
                 f"the slide has to be searched again ({state.reason})", path=self.folder, next_step=AGAIN
             )
+        if self.filed is not None:
+            with self._log as log:
+                log.record_many(log.filed(self.filed, REGION_FILE)[1])
         states = run_stages([search, *self.stages()], self.folder, report=report)
         record = self._record()
         write_stored(self.folder / SUMMARY, record.plain())
@@ -152,8 +160,10 @@ class SearchedSlide:
             answers=tuple((one.observer, one.item, one.answer) for one in answers),
             left_out=self._left_out,
             threshold=asked.counting.threshold if answers else None,
+            scope=self._scope,
         )
-        count = self.count(config=asked.counting, site=self.site, listed=points["mitoses"]["delta"])
+        listed = points["mitoses"]["delta"]
+        count = self.count(config=asked.counting, site=self.site, listed=listed, scope=self._scope)
         export = self.export(
             name=self.name,
             points=points,
@@ -182,6 +192,7 @@ class SearchedSlide:
         answers: tuple[tuple[str, str, str], ...],
         left_out: int,
         threshold: float | None,
+        scope: Scope,
     ) -> Facts:
         """The detections as people left them, by the answers that stand: observer, item, answer.
 
@@ -194,23 +205,25 @@ class SearchedSlide:
         if not answers or threshold is None:
             return {"shares": []}
         reviewed = reviewed_detections(
-            self.name, found, self._answers, mpp=self._facts["mpp"], threshold=threshold
+            self.name, found, self._answers, mpp=self._facts["mpp"], threshold=threshold, scope=scope
         )
         known = reviewed.table.columns
         write_table(path, reviewed.table.join(found[[name for name in found.columns if name not in known]]))
         return {"shares": [asdict(share) for share in reviewed.shares]}
 
     @stage(
-        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=6, sealed=True
+        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=7, sealed=True
     )
     def count(
-        self, _report: Report, *, config: CountConfig, site: SiteProfile | None, listed: float
+        self, _report: Report, *, config: CountConfig, site: SiteProfile | None, listed: float, scope: Scope
     ) -> Facts:
         """The clinical number, with people and without; threshold and thetas are the operating point's."""
 
         def found(table: pd.DataFrame) -> SlideFindings:
             mitoses, mpp = table[table["label"] == MITOSIS], self._facts["mpp"]
-            count = count_slide(table, mpp=mpp, tissue=self._tissue, config=config, site=known, listed=listed)
+            about: dict[str, Any] = {"config": config, "site": known, "listed": listed, "scope": scope}
+            count = count_slide(table, mpp=mpp, tissue=self._tissue, **about)
+            mitoses = mitoses[scope.holds(mitoses[["x", "y"]].to_numpy(float))]
             number = int((mitoses["probability"] >= listed).sum())
             return SlideFindings(**dict(count), detections=number, atypical=atypical_share(mitoses, listed))
 
@@ -226,7 +239,7 @@ class SearchedSlide:
 
     @stage(
         "export", "files for other programs", reads=("search", "review", "count"),
-        writes=(CANDIDATES, DETECTIONS), schema=5,
+        writes=(CANDIDATES, DETECTIONS), schema=6,
     )  # fmt: skip
     def export(
         self,
@@ -236,11 +249,12 @@ class SearchedSlide:
         points: Mapping[str, Any],
         formats: tuple[str, ...],
     ) -> Facts:
-        """The tables, and the formats asked for."""
+        """The tables, and the formats asked for; what is outside the regions is listed, not counted."""
         table, facts = self._table(), self._facts
         mitosis, deltas = table["label"] == MITOSIS, [points[one]["delta"] for one in ("mitoses", "count")]
         for column, delta in zip((LISTED, COUNTED), deltas, strict=True):
             table[column] = mitosis & (table["probability"] >= delta)
+        table[COUNTED] &= self._scope.holds(table[["x", "y"]].to_numpy(float))
         listed = table[mitosis & (table["probability"] >= min(deltas))].reset_index(drop=True)
         search = {**points.get("search", {}), "floor": min(deltas)}  # no more of it is in these
         listed.attrs = {**table.attrs, OPERATING_POINTS: Remark({**points, "search": search})}
@@ -255,17 +269,18 @@ class SearchedSlide:
                 mpp=facts["mpp"],
                 sizes={name: (facts["width"], facts["height"])},
                 sources={name: self.source.path},
-                hotspots={name: (circle.x, circle.y, circle.radius_px)} if circle.count else {},
+                hotspots={name: circle.circles} if circle.count else {},
             )
         return {"detections": len(listed), "candidates": len(table)}
 
-    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=5)
+    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=6)
     def report(
         self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
     ) -> Facts:
         """Write the HTML report."""
         counted, table, asked = self._counted(), self._table(), self.settings
-        density = slide_density(table, mpp=self._facts["mpp"], tissue=self._tissue, config=asked.counting)
+        about: dict[str, Any] = {"tissue": self._tissue, "config": asked.counting, "scope": counted.scope}
+        density = slide_density(table, mpp=self._facts["mpp"], **about)
         content = ReportInput(
             tissue=self._tissue,
             detections=table,
@@ -313,7 +328,7 @@ class SearchedSlide:
             detection_threshold=asked.points["mitoses"]["delta"],
             operating_points=StatedPoints(**asked.points),
             model={key: value for key, value in asked.card.items() if key in IN_EVERY_CARD},
-            answers=answers_key(self._answers),
+            answers=answers_key(self._answers, self._scope),
             versions=facts.get("versions", {}),
             files=tuple(dict.fromkeys((*self.searched, *files))),
             search=asked.search,
@@ -325,17 +340,30 @@ class SearchedSlide:
     def _facts(self) -> Facts:
         return kept_facts(self.folder, "search")
 
+    @property
+    def _log(self) -> PositionLog:
+        return PositionLog(self.folder, self._facts.get("width", 0), self._facts.get("height", 0))
+
     @cached_property
-    def _log(self) -> tuple[list[Given], int]:
-        return answers_in(self.folder, self._facts.get("width", 0), self._facts.get("height", 0))
+    def _said(self) -> tuple[list[Given], int, Scope]:
+        """The answers that stand, how many are left out, and where figures count."""
+        if not (self.folder / ANSWERS).is_file():
+            return [], 0, Scope(regions=self.filed or ())
+        with self._log as log:
+            scope = log.scope() if self.filed is None else log.filed(self.filed, REGION_FILE)[0]
+            return log.current(), log.left_out(), scope
 
     @property
     def _answers(self) -> list[Given]:
-        return self._log[0]
+        return self._said[0]
 
     @property
     def _left_out(self) -> int:
-        return self._log[1]
+        return self._said[1]
+
+    @property
+    def _scope(self) -> Scope:
+        return self._said[2]
 
     @property
     def _tissue(self) -> TissueMask:
@@ -394,17 +422,10 @@ def other_stain(facts: Facts) -> str:
 # ---- what people answered ----
 
 
-def answers_in(folder: Path, width: int, height: int) -> tuple[list[Given], int]:
-    """The answers about a slide that stand, and how many more are about no position of it."""
-    if not (folder / ANSWERS).is_file():
-        return [], 0
-    with PositionLog(folder, width, height) as log:
-        return log.current(), log.left_out()
-
-
-def answers_key(given: Sequence[Given]) -> str:
-    """Tells answers from others; empty without any."""
-    return fingerprint_of([(one.observer, one.item, one.answer) for one in given]) if given else ""
+def answers_key(given: Sequence[Given], scope: Scope) -> str:
+    """Tells answers, and where figures count, from others; empty without any."""
+    said = fingerprint_of([(one.observer, one.item, one.answer) for one in given]) if given else ""
+    return said + scope.key
 
 
 def apply_answers(folder: str | Path, source: SlideSource | None = None) -> SlideResult:

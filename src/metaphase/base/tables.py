@@ -60,6 +60,8 @@ VERBATIM = ("case", "slide", "image", "item", "label")
 NAMED_AT_MOST = 5
 MOST_ROWS = 1_000_000
 """A Parquet table may have so many rows, or one for each of its bytes: repeated values take no room."""
+MANIFEST_FILES = ("he", "phh3", "tissue", "regions")
+"""Columns of manifests that name files."""
 WHOLE_SLIDE = "whole"
 """What the column tissue says of a slide that is to be searched everywhere."""
 
@@ -260,7 +262,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     require_columns(frame, ("case",), path)
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])
-    for name in {"he", "phh3", "tissue"} & set(frame.columns):
+    for name in {*MANIFEST_FILES} & set(frame.columns):
         frame[name] = [
             str(path.parent / stated_path(value, path.parent))
             if value and value != WHOLE_SLIDE and not is_url(value)
@@ -295,7 +297,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
 
 def write_manifest(path: Path, frame: pd.DataFrame) -> None:
     """Write a manifest whose slides are found by their paths from here, also where both move together."""
-    columns = [name for name in ("he", "phh3", "tissue") if name in frame]
+    columns = [name for name in MANIFEST_FILES if name in frame]
     seen = {
         name: [
             stored_path(value, path.parent) if value and value != WHOLE_SLIDE else value

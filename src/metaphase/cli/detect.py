@@ -40,6 +40,7 @@ def detect(
     model: console.Models = None,
     mpp: console.Mpp = None,
     tissue: str = "",
+    region: Path | None = None,
     site: console.Site = None,
     shard: console.Shard = "",
     workers: console.Workers = "",
@@ -59,6 +60,7 @@ def detect(
     Parameters:
         split: Only this split of the manifest.
         tissue: A mask from `metaphase tissue`, or `whole` to search everything.
+        region: Where figures count, or do not (GeoJSON, ASAP XML); or a folder with a file for each slide.
         prune: Move results that this command does not ask for to `removed` in DIR.
         allow_failed: Exit with 0 even if slides failed (see errors.log): for workflow engines.
         log_json: Log to stderr as JSON, one line per event.
@@ -71,6 +73,7 @@ def detect(
         cohort_slides,
         named_slides,
         names_in,
+        with_regions,
         without_resolution,
     )
     from metaphase.analysis.config import DetectionConfig
@@ -96,6 +99,7 @@ def detect(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
     chosen = names_in(output, chosen)
+    chosen = chosen if region is None else with_regions(chosen, region)
     names = [one.name for one in chosen]
     asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
     chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())

@@ -324,6 +324,7 @@ def import_review(
     lines = (
         f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
         f"accepted below the threshold; mitoses listed now: {one.mitoses}"
+        + (f"; {several(one.regions, 'region')}" if one.regions else "")
         for one in taken
     )
     for one in taken:
@@ -342,13 +343,17 @@ def export_truth(
 
     Parameters:
         output: Table, or with --to a folder for one file per slide.
-        to: Format, as in metaphase convert; by default what the name says.
+        to: Format, as in metaphase convert, by default what the name says; or `regions`, the outlined ones.
     """
     from metaphase.analysis.record import load_results
-    from metaphase.analysis.review import reviewed_truth
+    from metaphase.analysis.review import export_regions, reviewed_truth
     from metaphase.detections.files import write_detections
 
     found = load_results(results)
+    if to == "regions":
+        for name, number in export_regions(found, output).items():
+            console.say(f"{name}: {several(number, 'region')} in {output}")
+        return
     truth = reviewed_truth(found)
     write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
     counts = truth.table["label"].value_counts()

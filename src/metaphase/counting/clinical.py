@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings, several, unique
 from metaphase.base.later import pandas as pd
 from metaphase.base.typed import Number, Stored
-from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile
+from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile, held_by
 from metaphase.counting.likely import (
     LISTED_FROM,
     ObserverError,
@@ -25,6 +25,7 @@ from metaphase.counting.likely import (
     slide_prior,
     tally,
 )
+from metaphase.counting.regions import ANYWHERE, Place, Scope, notes_of
 from metaphase.counting.specimen import (
     CountConfig,
     DensityMap,
@@ -50,8 +51,9 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
     """Warnings about a slide's count, most serious first."""
     config, found = slide.config, []
     if slide.is_small:
+        where = "the slide has" if not slide.scope.regions else "the regions of the slide hold"
         text = (
-            f"the slide has {slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a "
+            f"{where} {slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a "
             "hotspot, so all its mitoses are counted and the count may be too low"
         )
         found.append(ResultWarning("little-tissue", text, MORE_TISSUE))
@@ -68,7 +70,9 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
     if off > MOST_OFF_TISSUE * counted:
         text = f"{off} of {counted} detections lie off the tissue: is this the mask of this slide?"
         found.append(ResultWarning("off-tissue", text))
-    empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * config.area_mm2
+    if slide.scope.regions and (notes := notes_of(slide.scope.regions)):
+        found.append(ResultWarning("regions-mended", notes, "look at their outlines"))
+    empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * counted_config(config, slide.scope).area_mm2
     if empty and hotspot.count and not slide.is_small:
         text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
         found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
@@ -117,8 +121,7 @@ def in_circle(slide: Specimen, hotspot: Hotspot) -> Mask:
     """Which detections count to the circle: on a small slide all of them."""
     if slide.is_small:
         return np.ones(len(slide.positions), bool)
-    away = np.hypot(*(slide.positions - (hotspot.x, hotspot.y)).T)
-    return np.asarray(away <= hotspot.radius_px * (1 + 1e-9))
+    return hotspot.holds(slide.positions)
 
 
 def answers_about(slide: Specimen, site: SiteKnowledge | None) -> Floats:
@@ -219,6 +222,15 @@ class MitoticScore(Stored):
 def field_mm2(diameter_mm: float) -> float:
     """Area of a high-power field."""
     return math.pi / 4 * diameter_mm**2
+
+
+def counted_config(config: CountConfig, scope: Scope) -> CountConfig:
+    """Settings of the count with the area that is counted: that of ten fields, where these are asked for."""
+    if scope.place is None or scope.place.field_diameter_mm is None:
+        return config
+    diameter = scope.place.field_diameter_mm
+    area_mm2 = FIELDS * field_mm2(diameter)
+    return replace(config, area_mm2=area_mm2, field_diameter_mm=diameter, thetas_given=False)
 
 
 def mitotic_scores(
@@ -340,6 +352,13 @@ class SlideCount(Count):
     """What to know before relying on the result."""
     config: CountConfig
     """Settings of the count."""
+    scope: Scope = ANYWHERE
+    """Where people say that figures count: regions, and a place of the count."""
+
+    @property
+    def counted_config(self) -> CountConfig:
+        """The settings with area and fields of what is counted."""
+        return counted_config(self.config, self.scope)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -351,7 +370,7 @@ class SlideCount(Count):
     @property
     def per_10_fields(self) -> Number:
         """Figures per ten high-power fields of the stated diameter."""
-        return self.per_mm2 * FIELDS * field_mm2(self.config.field_diameter_mm)
+        return self.per_mm2 * FIELDS * field_mm2(self.counted_config.field_diameter_mm)
 
     @property
     def score(self) -> MitoticScore:
@@ -389,6 +408,7 @@ def count_slide(
     site: SiteKnowledge | None = None,
     listed: float | None = None,
     kept_from: float | None = None,
+    scope: Scope = ANYWHERE,
 ) -> SlideCount:
     """Count, score and map the mitotic figures of one slide.
 
@@ -399,10 +419,11 @@ def count_slide(
 
     `detections` has x and y in level-0 pixels and probability (1 where absent). Of a reviewed table
     (`machine_probability`, `review`, `label`) the count is the reviewed one. `area_mm2` stands in for a
-    tissue mask. On less tissue than the hotspot's area, all of the slide is counted.
+    tissue mask. On less tissue than the hotspot's area, all of the slide is counted. A `scope` says in which
+    regions figures count, and at which place.
     """
     config = config or stated_config(detections)
-    slide = specimen(detections, mpp, tissue, area_mm2, config)
+    slide = specimen(detections, mpp, tissue, area_mm2, config, scope)
     hotspot = find_hotspot(slide)
     inside = in_circle(slide, hotspot)
     count = int((inside & slide.counted).sum())
@@ -421,7 +442,9 @@ def count_slide(
         to_look_at=int(open_.sum()),
         beneath=(),
         hotspot=hotspot,
-        scores=mitotic_scores(config, count, likely if isinstance(likely, Likely) else None, counted_mm2),
+        scores=mitotic_scores(
+            counted_config(config, scope), count, likely if isinstance(likely, Likely) else None, counted_mm2
+        ),
         proliferation=proliferation,
         grade=int(config.grade_of(proliferation)),
         heterogeneity=heterogeneity(slide, slide.cells, hotspot),
@@ -430,14 +453,20 @@ def count_slide(
         area_mm2=slide.area_mm2,
         warnings=unique((*(tissue.warnings if tissue is not None else ()), *count_warnings(slide, hotspot))),
         config=config,
+        scope=scope,
     )
 
 
 def slide_density(
-    detections: pd.DataFrame, *, mpp: float, tissue: TissueMask | None, config: CountConfig
+    detections: pd.DataFrame,
+    *,
+    mpp: float,
+    tissue: TissueMask | None,
+    config: CountConfig,
+    scope: Scope = ANYWHERE,
 ) -> DensityMap:
     """Mitoses per mm2 of tissue, smoothed, of detections as `count_slide` takes them."""
-    return density_map(specimen(detections, mpp, tissue, None, config).cells, config.radius_um / 2)
+    return density_map(specimen(detections, mpp, tissue, None, config, scope).cells, config.radius_um / 2)
 
 
 def proliferation_score(slide: Specimen) -> float:
@@ -458,20 +487,40 @@ def _most_tissue(mask: Mask, radius: float) -> tuple[float, float]:
 
 
 def find_hotspot(slide: Specimen) -> Hotspot:
-    """The busiest circle, anywhere: it may reach beyond the tissue, and says how much tissue it holds."""
+    """The busiest circle, anywhere: it may reach beyond the tissue, and says how much tissue it holds.
+
+    Its middle lies in the regions of the scope; the place that a person chose goes before all.
+    """
     radius_px, tissue, x, y, count = slide.config.radius_um / slide.mpp, slide.tissue, 0.0, 0.0, 0
+    if slide.scope.place is not None:
+        return _chosen(slide, slide.scope.place)
+    within = slide.scope.shape(slide.mpp)
     if len(slide.mitoses_um):
-        x_um, y_um, count = busiest_circle(slide.mitoses_um, slide.config.radius_um)
+        x_um, y_um, count = busiest_circle(slide.mitoses_um, slide.config.radius_um, within)
         x, y = x_um / slide.mpp, y_um / slide.mpp
     elif (slide.probability > 0).any():  # nothing counts: where most is listed
         listed_um = slide.positions[slide.probability > 0] * slide.mpp
-        x_um, y_um, _ = busiest_circle(listed_um, slide.config.radius_um)
+        x_um, y_um, _ = busiest_circle(listed_um, slide.config.radius_um, within)
         x, y = x_um / slide.mpp, y_um / slide.mpp
     elif tissue is not None:  # nothing is listed: where most tissue is
         row, column = _most_tissue(tissue.mask, radius_px / tissue.scale)
         x, y = tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
     area_mm2 = slide.config.area_mm2 if tissue is None else tissue_in_circle(tissue, x, y, radius_px)
     return Hotspot(x=x, y=y, radius_px=radius_px, count=count, tissue_mm2=area_mm2)
+
+
+def _chosen(slide: Specimen, place: Place) -> Hotspot:
+    """What a person chose in place of the busiest circle."""
+    fields = tuple(place.fields_px(slide.mpp))
+    radius_px = 4 * fields[0][2] if fields else slide.config.radius_um / slide.mpp
+    circles = fields or ((place.x, place.y, radius_px),)
+    area_mm2 = counted_config(slide.config, slide.scope).area_mm2
+    if slide.tissue is not None:
+        area_mm2 = sum(tissue_in_circle(slide.tissue, *circle) for circle in circles)
+    elif slide.area_mm2 == 0:
+        area_mm2 = 0.0
+    count = int(held_by(circles, slide.mitoses_px).sum())
+    return Hotspot(x=place.x, y=place.y, radius_px=radius_px, count=count, tissue_mm2=area_mm2, fields=fields)
 
 
 # ---- the share of atypical figures, for research ----
@@ -515,7 +564,7 @@ def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> 
 COLUMNS = (
     "case", "count", "kind", "likely", "likely_low", "likely_high", "per_mm2", "per_10_fields", "score",
     "counted_mm2", "to_look_at", "threshold", "counted", "hotspot_x", "hotspot_y", "hotspot_radius_px",
-    "area_mm2", "proliferation", "grade",
+    "area_mm2", "proliferation", "grade", "scope",
 )  # fmt: skip
 """The first columns; the measures of heterogeneity follow."""
 
@@ -534,5 +583,6 @@ def counts_row(case: str, count: SlideCount) -> dict[str, Any]:
         case, count.count, count.kind, middle, low, high, count.per_mm2, count.per_10_fields,
         count.score.text, count.counted_mm2, count.to_look_at, count.config.threshold, count.counted,
         circle.x, circle.y, circle.radius_px, count.area_mm2, count.proliferation, count.grade,
+        count.scope.text,
     )  # fmt: skip
     return {**dict(zip(COLUMNS, values, strict=True)), **count.heterogeneity}

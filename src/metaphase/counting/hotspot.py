@@ -7,6 +7,7 @@ kept; a cumulative sum along the rows turns them into counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,8 +16,9 @@ import numpy.typing as npt
 import scipy
 import shapely
 from pydantic import Field, computed_field
+from shapely.geometry.base import BaseGeometry
 
-from metaphase.base.arrays import Floats, Integers, Points
+from metaphase.base.arrays import Floats, Integers, Mask, Points
 from metaphase.base.errors import UsageError
 from metaphase.base.typed import Number, Stored
 
@@ -145,8 +147,21 @@ CELLS_A_RADIUS = 12
 QUARTERS = np.array([(-0.5, -0.5), (-0.5, 0.5), (0.5, -0.5), (0.5, 0.5)])
 
 
+Circle = tuple[float, float, float]
+"""x, y and radius, in level-0 pixels."""
+
+
+def held_by(circles: Sequence[Circle], points: Points) -> Mask:
+    """Which points (n, 2) lie in any of the circles, on their edges included."""
+    away = [np.hypot(*(points - (x, y)).T) <= radius * (1 + 1e-9) for x, y, radius in circles]
+    return np.asarray(np.any(away, axis=0))
+
+
 class Hotspot(Stored):
-    """The busiest circle, in level-0 pixels; where nothing counts, where most is listed, or most tissue."""
+    """The busiest circle, in level-0 pixels; where nothing counts, where most is listed, or most tissue.
+
+    Where a person chose the place of the count, that: a circle, or ten fields and the circle around them.
+    """
 
     x: float
     """Centre, in level-0 pixels."""
@@ -158,6 +173,17 @@ class Hotspot(Stored):
     """Mitotic figures inside."""
     tissue_mm2: float
     """Tissue inside; the whole circle where no tissue mask was given."""
+    fields: tuple[Circle, ...] = ()
+    """x, y and radius of each of ten fields, where these are counted in place of the circle."""
+
+    @property
+    def circles(self) -> tuple[Circle, ...]:
+        """Where figures are counted."""
+        return self.fields or ((self.x, self.y, self.radius_px),)
+
+    def holds(self, points: Points) -> Mask:
+        """Which points (n, 2) lie inside."""
+        return held_by(self.circles, points)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -166,11 +192,14 @@ class Hotspot(Stored):
         return self.count / self.tissue_mm2 if self.tissue_mm2 > 0 else math.nan
 
 
-def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, int]:
+def busiest_circle(
+    points_um: Points, radius_um: float, within: BaseGeometry | None = None
+) -> tuple[float, float, int]:
     """Centre and count of a circle of `radius_um` that holds as many points as any can.
 
     A square cell of centres cannot hold more than a circle larger by its half-diagonal around its middle.
-    Cells that cannot beat the best circle seen are dropped, the others are quartered.
+    Cells that cannot beat the best circle seen are dropped, the others are quartered. Where a shape is given
+    that holds the points, the centre lies `within` it, and cells beside it are dropped, too.
     """
     tree = scipy.spatial.cKDTree(points_um)
     step = radius_um / CELLS_A_RADIUS
@@ -179,12 +208,23 @@ def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, i
     bound = lattice_counts(points_um, lattice, radius_um + step / math.sqrt(2))
     row, column = np.unravel_index(int(counts.argmax()), counts.shape)
     centre, best = np.array([lattice.xs_um[column], lattice.ys_um[row]]), int(counts.max())
+    if within is not None:  # begin with a point: it lies within
+        shapely.prepare(within)
+        own = tree.query_ball_point(points_um, radius_um, return_length=True)
+        centre, best = points_um[own.argmax()], int(own.max())
     rows, columns = np.nonzero(bound > best)
     middles, half = np.stack([lattice.xs_um[columns], lattice.ys_um[rows]], axis=1), step / 2
     while len(middles) and half > FINEST_UM:
         half /= 2
         middles = (middles[:, None] + 2 * half * QUARTERS).reshape(-1, 2)
+        if within is not None:
+            cells = shapely.box(*(middles - half).T, *(middles + half).T)
+            middles = middles[shapely.intersects(within, cells)]
+            if not len(middles):
+                break
         inside = tree.query_ball_point(middles, radius_um, return_length=True)
+        if within is not None:
+            inside = np.where(shapely.contains_xy(within, *middles.T), inside, 0)
         top = int(inside.argmax())
         if inside[top] > best:
             centre, best = middles[top], int(inside[top])
@@ -194,6 +234,7 @@ def busiest_circle(points_um: Points, radius_um: float) -> tuple[float, float, i
     members = tree.query_ball_point(centre, radius_um)
     smallest = shapely.minimum_bounding_circle(shapely.MultiPoint(np.unique(points_um[members], axis=0)))
     middle = np.array([smallest.centroid.x, smallest.centroid.y])
-    if tree.query_ball_point(middle, radius_um, return_length=True) < len(members):
-        middle = centre  # lost to rounding: the points need the whole circle
+    lost = tree.query_ball_point(middle, radius_um, return_length=True) < len(members)  # to rounding
+    if lost or (within is not None and not shapely.contains_xy(within, *middle)):
+        middle = centre
     return float(middle[0]), float(middle[1]), best

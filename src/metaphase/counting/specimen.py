@@ -21,6 +21,7 @@ from metaphase.base.settings import Share, settings
 from metaphase.base.tables import TableError, as_text, numbers_of, require_columns, require_numbers
 from metaphase.counting.hotspot import Hotspot, Lattice, lattice_around, lattice_counts
 from metaphase.counting.likely import LaboratoryPrior, prior_of
+from metaphase.counting.regions import ANYWHERE, Scope
 from metaphase.detections.table import (
     CERTAIN,
     LOOKALIKE,
@@ -154,8 +155,10 @@ class Specimen:
     mpp: float
     tissue: TissueMask | None
     area_mm2: float
-    """Tissue on the slide; NaN where it is not known."""
+    """Tissue on the slide, or in the regions of the scope; NaN where it is not known."""
     config: CountConfig
+    scope: Scope = ANYWHERE
+    """Where figures count: all else is left out."""
 
     @cached_property
     def counted(self) -> npt.NDArray[np.bool_]:
@@ -184,8 +187,8 @@ class Specimen:
 
     @property
     def is_small(self) -> bool:
-        """Whether there is less tissue than a hotspot has."""
-        return self.area_mm2 < self.config.area_mm2
+        """Whether all tissue is counted, as there is less than a hotspot has and nobody chose a place."""
+        return self.scope.place is None and self.area_mm2 < self.config.area_mm2
 
     @cached_property
     def lattice(self) -> Lattice:
@@ -213,10 +216,12 @@ def specimen(
     tissue: TissueMask | None,
     area_mm2: float | None,
     config: CountConfig,
+    scope: Scope = ANYWHERE,
 ) -> Specimen:
     """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing.
 
-    A table with the columns of a review says what people answered, too.
+    A table with the columns of a review says what people answered, too. What lies outside the regions of a
+    `scope` is left out, detections and tissue alike.
     """
     if not (math.isfinite(mpp) and mpp > 0):
         raise UsageError(f"mpp is {mpp}", next_step="give micrometres per pixel, 0.25 for a usual 40x scan")
@@ -232,8 +237,14 @@ def specimen(
             )
         tissue = None if tissue.is_empty else tissue
     known = math.nan if area_mm2 is None else area_mm2
+    points = _points(detections)
+    if scope.regions:
+        held = scope.holds(points[0])
+        points = points[0][held], points[1][held], points[2][held], points[3][held]
+        tissue = None if tissue is None else scope.tissue(tissue)
+        known, tissue = (0.0, None) if tissue is not None and tissue.is_empty else (known, tissue)
     area = known if tissue is None else tissue.area_mm2
-    return Specimen(*_points(detections), mpp, tissue, area, config)
+    return Specimen(*points, mpp, tissue, area, config, scope)
 
 
 def _points(detections: pd.DataFrame) -> tuple[Points, Floats, Floats, Floats]:
@@ -400,7 +411,7 @@ MOST_PAIRED = 20_000
 def heterogeneity(slide: Specimen, cells: CellGrid, hotspot: Hotspot) -> dict[str, float]:
     """All measures; those relative to tissue are NaN where the tissue is not known."""
     total, radius_um = len(slide.mitoses_um), slide.config.radius_um
-    mean = total / slide.area_mm2
+    mean = total / slide.area_mm2 if slide.area_mm2 else math.nan
     measures = {
         "mean_per_mm2": mean,
         "hotspot_to_mean": hotspot.per_mm2 / mean if total else math.nan,

@@ -181,7 +181,7 @@ def write_detections(
     mpp: Resolution = None,
     sizes: Mapping[str, tuple[int, int]] | None = None,
     sources: Mapping[str, Path] | None = None,
-    hotspots: Mapping[str, Circle] | None = None,
+    hotspots: Mapping[str, Sequence[Circle]] | None = None,
 ) -> list[Path]:
     """Write one file, or a folder with one file per slide, and say which files were written.
 
@@ -189,7 +189,7 @@ def write_detections(
     be named. Each file appears whole or not at all. `mpp` is needed for Grand-Challenge and COCO; `sizes`
     (width and height in level-0 pixels by slide) is stated where a format has room for it; `sources` (the
     slides' files) are needed for DICOM, which refers to them; `hotspots` (x, y and radius in level-0 pixels)
-    become a shape in the formats that have shapes.
+    become shapes in the formats that have shapes.
     """
     path = Path(path)
     chosen = format_for(path, format)

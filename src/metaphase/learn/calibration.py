@@ -149,8 +149,8 @@ def _deltas(stated: Mapping[str, Any]) -> dict[str, float]:
 def _known_detections(
     one: SlideResult, number: int, counting: CountConfig
 ) -> tuple[pd.DataFrame, tuple[float, float]]:
-    """All detections of a slide, as the model left them; tissue in its circle, and beside it (mm2)."""
-    slide = specimen(one.candidates, one.mpp, one.tissue, None, counting)
+    """All detections in a slide's regions, as the model left them; tissue in circle, and beside it (mm2)."""
+    slide = specimen(one.candidates, one.mpp, one.tissue, None, counting, one.record.scope)
     spot = find_hotspot(slide)
     inside = slide.area_mm2 if slide.is_small else spot.tissue_mm2
     about = {

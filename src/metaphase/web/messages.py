@@ -43,6 +43,13 @@ class Position(Message):
     y: Annotated[float, Field(ge=-1e8, le=1e8)]
 
 
+class OfScope(Message):
+    """A region of a slide, or the place of its count."""
+
+    slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
+    region: Annotated[str, Field(pattern=r"^([0-9a-f-]{36}|place)$")]
+
+
 class AskedCount(Message):
     """A count at a threshold, for an observer or for nobody."""
 
@@ -67,7 +74,7 @@ def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> Reply:
         _log.warning("%s is listed without its answers: %s", slide.name, error)
     try:
         count = slide.stored(given) or slide.counted(given)[1]
-        shares = reviewed_result(slide.result, given).shares if given else ()
+        shares = reviewed_result(slide.result, given, slide.scope).shares if given else ()
         return row_with(slide, shares, count, observer, blind)
     except MetaphaseError as error:
         return unknown | {"problem": str(error)}

@@ -16,13 +16,14 @@ import numpy as np
 from fastapi import HTTPException
 
 from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, source_of
-from metaphase.analysis.review import count_with, review_order
+from metaphase.analysis.review import count_with, review_order, scope_of
 from metaphase.analysis.slide import answers_key
 from metaphase.base.arrays import RGB
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import parsing, read_json
 from metaphase.base.parallel import KeptBytes
 from metaphase.counting.clinical import SlideCount
+from metaphase.counting.regions import Scope
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import SUMMARY
 from metaphase.labels.observers.positions import ANSWERS, PositionLog, Reviewed
@@ -112,15 +113,19 @@ class ViewedSlide:
     def counted(self, given: Sequence[Given], threshold: float | None = None) -> tuple[Reviewed, SlideCount]:
         """Detections and count with these answers, at the result's own threshold or another."""
         config = self.found.counting
-        return count_with(
-            self.found, given, config if threshold is None else replace(config, threshold=threshold)
-        )
+        config = config if threshold is None else replace(config, threshold=threshold)
+        return count_with(self.found, given, config, self.scope)
+
+    @property
+    def scope(self) -> Scope:
+        """Where its figures count, as people say now."""
+        return scope_of(self.found)
 
     def stored(self, given: Sequence[Given]) -> SlideCount | None:
         """The count of these answers, where it is on the disk: without any, or in force."""
-        record = self.found.record
-        in_force = record.answers == answers_key(given)
-        if given and not in_force:
+        record, scope = self.found.record, self.scope
+        in_force = record.answers == answers_key(given, scope)
+        if (given or record.scope != scope) and not in_force:
             return None
         return (record if in_force else record.unreviewed).bare
 
@@ -133,7 +138,9 @@ class ViewedSlide:
     def waits(self) -> bool:
         """Whether people answered, or took back, what is not in force."""
         result = self.result
-        return result is not None and result.record.answers != answers_key(self.answers("", blind=False))
+        if result is None:
+            return False
+        return result.record.answers != answers_key(self.answers("", blind=False), self.scope)
 
     def answers(self, observer: str, *, blind: bool) -> list[Given]:
         """The answers an observer may know of: where they are blind, their own."""

@@ -17,11 +17,12 @@ from metaphase.analysis.review import apply_reviews, reviewed_result, withdraw_r
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting.clinical import slide_density
-from metaphase.labels.observers.positions import position_name
+from metaphase.labels.observers.positions import PLACE, PositionLog, position_name
 from metaphase.labels.observers.store import Entry
 from metaphase.web.access import Access, is_loopback, new_token, own_token
 from metaphase.web.messages import (
     AskedCount,
+    OfScope,
     Position,
     count_view,
     drawn_density,
@@ -130,10 +131,10 @@ def _add_review(
         reviewed, counted = (
             slide.counted(given, asked.threshold)
             if stored is None
-            else (reviewed_result(result, given), stored)
+            else (reviewed_result(result, given, slide.scope), stored)
         )
-        config = counted.config
-        density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, config=config)
+        about: Reply = {"config": counted.config, "scope": counted.scope}
+        density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, **about)
         drawn = drawn_density(slide, density)
         if drawn is not None:
             densities.put(drawn[0]["address"], drawn[1])
@@ -182,20 +183,29 @@ def _add_review(
         return {"applied": {one.name: str(one.in_force) for one in done}, "failed": failed}
 
     @app.post("/api/answers")
-    def answers(sent: SentAnswers[Position]) -> Receipt:
-        """Write answers; the reply leaves when they are on the disk."""
+    def answers(sent: SentAnswers[Position | OfScope]) -> Receipt:
+        """Write answers, regions and places; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for one in sent.answers:
-            item = position_name(one.item.x, one.item.y)
             try:
-                named(one.item.slide).log.record_many(
-                    [Entry(sent.observer, item, one.answer, one.seconds, uuid=str(one.uuid))]
-                )
+                log = named(one.item.slide).log
+                item, answer = _written(log, one.item, one.answer)
+                log.record_many([Entry(sent.observer, item, answer, one.seconds, uuid=str(one.uuid))])
             except (UsageError, HTTPException):
                 refused.append(one.uuid)
             else:
                 saved.append(one.uuid)
         return Receipt(saved=saved, refused=refused)
+
+
+def _written(log: PositionLog, item: Position | OfScope, answer: str | None) -> tuple[str, str | None]:
+    """Item and answer as the log has them."""
+    if isinstance(item, Position):
+        return position_name(item.x, item.y), answer
+    if item.region == PLACE or answer is None:
+        return (PLACE if item.region == PLACE else f"region {item.region}"), answer
+    said = log.region(item.region, answer)
+    return said.item, said.answer
 
 
 # ---- starting the server ----

@@ -110,11 +110,13 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         coordinates = ET.SubElement(ET.SubElement(dots, "Annotation", dot), "Coordinates")
         position = {"X": f"{x:.{PLACE_DECIMALS}f}", "Y": f"{y:.{PLACE_DECIMALS}f}"}
         ET.SubElement(coordinates, "Coordinate", {"Order": "0"} | position)
-    if (circle := context.hotspots.get(slide)) is not None:
+    circles = context.hotspots.get(slide, ())
+    for circle in circles:
         shape = {"Name": HOTSPOT, "Type": "Polygon", "PartOfGroup": HOTSPOT, "Color": "#005AC8"}
         coordinates = ET.SubElement(ET.SubElement(dots, "Annotation", shape), "Coordinates")
         for order, (x, y) in enumerate(ring(circle, HOTSPOT_CORNERS)[:-1]):
             ET.SubElement(coordinates, "Coordinate", {"Order": str(order), "X": f"{x}", "Y": f"{y}"})
+    if circles:
         group = {"Name": HOTSPOT, "PartOfGroup": NO_GROUP[0], "Color": "#005AC8"}
         ET.SubElement(ET.SubElement(groups, "Group", group), "Attributes")
     for label in table["label"].unique():

@@ -97,8 +97,8 @@ class WriteContext:
     """Width and height in level-0 pixels, for formats that state them."""
     sources: Mapping[str, Path] = field(default_factory=dict)
     """File or folder of each slide, for formats that refer to it."""
-    hotspots: Mapping[str, Circle] = field(default_factory=dict)
-    """The densest circle of each slide, for formats that have shapes."""
+    hotspots: Mapping[str, Sequence[Circle]] = field(default_factory=dict)
+    """What was counted of each slide, for formats that have shapes: its densest circle, or ten fields."""
 
     def mpp_of(self, slide: str, path: Path, purpose: str) -> float:
         """The resolution of one slide; an error that says what it is needed for where it is unknown."""

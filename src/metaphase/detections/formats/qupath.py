@@ -123,8 +123,7 @@ def _kind(feature: dict[str, Any]) -> str | None:
 
 def _is_hotspot(feature: dict[str, Any]) -> bool:
     """Whether the object is the circle that was counted."""
-    label = (feature.get("properties") or {}).get("classification")
-    return isinstance(label, dict) and (label.get("name") == HOTSPOT or label.get("names") == [HOTSPOT])
+    return class_of(feature) == HOTSPOT
 
 
 def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -146,13 +145,18 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
             for name, value in (metadata | measured).items()
             if name.strip().lower() not in (stated, *COLUMNS)
         }
-    label = properties.get("classification")
+    label = class_of(feature) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
+    probability = stated_probability(lowered.get(stated or ""), path)
+    return {"probability": probability, "label": label} | extra
+
+
+def class_of(feature: dict[str, Any]) -> str:
+    """The class of an object, `A: B` where it has parts; empty without one."""
+    label = (feature.get("properties") or {}).get("classification")
     if isinstance(label, dict):
         names = label.get("names") or [label.get("name")]
         label = ": ".join(str(name) for name in names if name)
-    label = str(label or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS))
-    probability = stated_probability(lowered.get(stated or ""), path)
-    return {"probability": probability, "label": label} | extra
+    return str(label or "")
 
 
 def _are_numbers(values: Any) -> bool:
@@ -180,7 +184,7 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
         }
         for identity, circle, properties in rows
     ]
-    if (hotspot := context.hotspots.get(slide)) is not None:
+    for hotspot in context.hotspots.get(slide, ()):
         around = ring(hotspot, HOTSPOT_CORNERS)
         middle = pd.DataFrame([(slide, *hotspot[:2], HOTSPOT)], columns=["slide", "x", "y", "label"])
         found.append(

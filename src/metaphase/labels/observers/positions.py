@@ -3,6 +3,9 @@
 An item is a position in level-0 pixels, to a tenth. Where a detection lies there, the answer is about it; a
 mitosis where none lies was missed by the machine. A new search that moves a detection by less than `SAME_UM`
 keeps its answers, and nobody's mitosis is lost with the detection it was given to.
+
+Regions and the place of the count are items of the same log. They are nobody's own: of all observers, the
+latest word stands.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
+import shapely
 
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
+from metaphase.base.foreign import described
 from metaphase.base.later import pandas as pd
+from metaphase.base.provenance import fingerprint_of
+from metaphase.counting.regions import ANYWHERE, LEAST_PX2, Place, Region, Scope, on_slide, region_of
 from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
@@ -29,6 +36,15 @@ SAME_UM = 4.0
 """Positions nearer than this are one figure: less than a metaphase plate is long."""
 VERDICTS = (MITOSIS, NOT, UNSURE)
 
+PLACE, FILED = "place", "regions of a file"
+"""Items: the place of the count, and which file of regions was taken last."""
+_REGION = re.compile(r"region [0-9a-f-]{36}")
+_LATEST = """
+SELECT item, answer FROM log
+WHERE sequence IN (SELECT MAX(sequence) FROM log WHERE item IN (?, ?) OR item LIKE 'region %' GROUP BY item)
+    AND answer IS NOT NULL
+ORDER BY (SELECT MIN(sequence) FROM log AS first WHERE first.item = log.item)
+"""
 _PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
 _MOVED = re.compile(rf"moved {_PLACE.pattern}")
 
@@ -60,6 +76,15 @@ def moved_to(x: float, y: float) -> str:
     return f"moved {position_name(x, y)}"
 
 
+def region_entry(observer: str, region: Region, *, there: bool = True, **more: Any) -> Entry:
+    """What is written of a region: how it is now, or that it is there no more."""
+    return Entry(observer, f"region {region.id}", region.model_dump_json() if there else None, **more)
+
+
+def _is_of_scope(item: str) -> bool:
+    return item in (PLACE, FILED) or _REGION.fullmatch(item) is not None
+
+
 class PositionLog(AnswerLog):
     """The answers about one slide, of this size in level-0 pixels, in the folder of its results."""
 
@@ -69,11 +94,57 @@ class PositionLog(AnswerLog):
 
     def current(self, observer: str | None = None) -> list[Given]:
         """The answers that stand, as ever; those that are about no position of the slide are left out."""
-        return [one for one in super().current(observer) if not self._problem(one.item, one.answer)]
+        given = (one for one in super().current(observer) if not _is_of_scope(one.item))
+        return [one for one in given if not self._problem(one.item, one.answer)]
 
     def left_out(self) -> int:
-        """How many answers stand that `current` leaves out."""
-        return len(super().current()) - len(self.current())
+        """How many answers stand that `current` and `scope` leave out."""
+        return sum(bool(self._problem(one.item, one.answer)) for one in super().current())
+
+    def scope(self) -> Scope:
+        """Where figures count, by the latest word of anybody."""
+        return self._standing()[0]
+
+    def region(self, name: str, drawn: str) -> Entry:
+        """What is to be written of a region as a page sends it, mended where it crosses itself."""
+        try:
+            region = Region.model_validate_json(drawn)
+            shape = shapely.MultiPolygon([(polygon[0], polygon[1:]) for polygon in region.polygons])
+        except ValueError as error:
+            raise UsageError(f"is no region ({described(error)})", next_step="draw it again") from error
+        made = region_of(region.kind, region.name, shape, id=name)
+        return region_entry("", on_slide(made, *self._size))
+
+    def filed(self, regions: Sequence[Region], observer: str) -> tuple[Scope, list[Entry]]:
+        """The scope with the regions of a file, and what is to be written for it.
+
+        Nothing, where the file was taken before as it is. What people drew or changed stays; what an earlier
+        file said and this one does not, goes.
+        """
+        scope, taken = self._standing()
+        key = fingerprint_of([one.model_dump(mode="json") for one in regions])
+        if taken == key:
+            return scope, []
+        placed = [on_slide(one, *self._size) if self._size[0] else one for one in regions]
+        names = {one.id for one in placed}
+        gone = [one for one in scope.regions if one.filed and one.id not in names]
+        by_id = {one.id: one for one in scope.regions if one not in gone} | {one.id: one for one in placed}
+        entries = [region_entry(observer, one, there=False) for one in gone]
+        entries += [region_entry(observer, one) for one in placed if one not in scope.regions]
+        return Scope(regions=tuple(by_id.values()), place=scope.place), [
+            *entries,
+            Entry(observer, FILED, key),
+        ]
+
+    def _standing(self) -> tuple[Scope, str]:
+        """The scope, and the file of regions that was taken last."""
+        rows = [(item, answer) for item, answer in self._rows(_LATEST, (PLACE, FILED)) if _is_of_scope(item)]
+        known = {item: answer for item, answer in rows if not self._problem(item, answer)}
+        regions = (
+            Region.model_validate_json(answer) for item, answer in known.items() if _REGION.match(item)
+        )
+        place = Place.model_validate_json(known[PLACE]) if PLACE in known else None
+        return Scope(regions=tuple(regions), place=place), known.get(FILED, "")
 
     def _check(self, entry: Entry) -> None:
         super()._check(entry)
@@ -83,6 +154,8 @@ class PositionLog(AnswerLog):
 
     def _problem(self, item: str, answer: str | None) -> str:
         """What is wrong with an answer; empty where nothing is."""
+        if _is_of_scope(item):
+            return "" if answer is None or item == FILED else self._wrong(item, answer)
         moved = _MOVED.fullmatch(answer or "")
         if moved is None and answer is not None and answer not in VERDICTS:
             return f"{answer[:64]!r} is not an answer"
@@ -95,6 +168,28 @@ class PositionLog(AnswerLog):
         return (
             f"{(f'{item}, {answer}' if moved else item)[:64]!r} is not on the slide of {width} x {height} px"
         )
+
+    def _wrong(self, item: str, answer: str) -> str:
+        """What is wrong with a region or a place; empty where nothing is."""
+        width, height = self._size
+        try:
+            if item == PLACE:
+                place = Place.model_validate_json(answer)
+                corners = np.array([[place.x, place.y]])
+            else:
+                region = Region.model_validate_json(answer)
+                if (
+                    item != f"region {region.id}"
+                    or not region.shape.is_valid
+                    or region.shape.area < LEAST_PX2
+                ):
+                    return f"{item!r} is no region with an area"
+                corners = region.edges[:, :2]
+        except ValueError as error:
+            return f"{item!r} cannot be understood ({described(error)})"
+        if width and not ((corners >= 0) & (corners <= (width, height))).all():
+            return f"{item!r} is not on the slide of {width} x {height} px"
+        return ""
 
 
 # ---- from answers to a table ----
@@ -174,9 +269,18 @@ class Reviewed:
 
 
 def reviewed_detections(
-    slide: str, candidates: pd.DataFrame, given: Sequence[Given], *, mpp: float, threshold: float
+    slide: str,
+    candidates: pd.DataFrame,
+    given: Sequence[Given],
+    *,
+    mpp: float,
+    threshold: float,
+    scope: Scope = ANYWHERE,
 ) -> Reviewed:
-    """The detections `x, y, probability` of a slide with the answers that stand, oldest first."""
+    """The detections `x, y, probability` of a slide with the answers that stand, oldest first.
+
+    Who looked at what is said of those within the regions of the scope.
+    """
     columns = (candidates[name].astype(float) for name in ("x", "y", "probability"))
     figures = [_Votes(x, y, probability) for x, y, probability in zip(*columns, strict=True)]
     for one, figure in _placed(figures, given, SAME_UM / mpp):
@@ -193,7 +297,14 @@ def reviewed_detections(
     table = pd.DataFrame(rows, columns=names)
     table.insert(0, "slide", slide)
     return Reviewed(table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
-                    _shares(figures, threshold))  # fmt: skip
+                    _shares(_within(figures, scope), threshold))  # fmt: skip
+
+
+def _within(figures: Sequence[_Votes], scope: Scope) -> Sequence[_Votes]:
+    if not scope.regions or not figures:
+        return figures
+    held = scope.holds(np.array([one.position for one in figures]))
+    return [one for one, inside in zip(figures, held, strict=True) if inside]
 
 
 def _placed(

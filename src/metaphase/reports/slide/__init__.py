@@ -100,7 +100,9 @@ def slide_page(slide: Slide, result: ReportInput) -> str:
         groups=groups,
         shown={crop.index + 1 for _, crops, _ in groups for crop in crops},
         histogram=histogram_of(points.network, result.threshold),
-        front=list(edge_bands(points.counted_px, result.tissue).itertuples()) if points.counted.any() else [],
+        front=list(edge_bands(points.counted_px, result.tissue).itertuples())
+        if points.counted.any() and not result.score.scope.regions
+        else [],
         facts=facts_of(slide, result, points),
     )
 

@@ -70,12 +70,13 @@ class ReportInput:
     @property
     def is_small(self) -> bool:
         """Whether all of the slide is counted, because it has less tissue than a hotspot."""
-        return self.score.area_mm2 < self.score.config.area_mm2
+        return self.score.scope.place is None and self.score.area_mm2 < self.score.config.area_mm2
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Detections with position and probability, the most probable first, without those that were rejected."""
+    """Detections with position and probability, the most probable first, without those that were rejected or
+    lie outside the regions that count."""
 
     x: Floats
     y: Floats
@@ -97,6 +98,8 @@ class Points:
     """Rows without a finite position and probability, which no part of the report shows."""
     small: bool = False
     """Whether all of the slide is counted, for want of tissue."""
+    outside: int = 0
+    """How many would count, but lie outside the regions."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -115,14 +118,16 @@ def shown_points(result: ReportInput) -> Points:
     machine = (table[MACHINE] if MACHINE in table else table["probability"]).to_numpy(float, na_value=np.nan)
     network = machine[finite & np.isfinite(machine)]
     shown = finite & (table["label"] != LOOKALIKE).to_numpy() if "label" in table else finite
-    rows = np.flatnonzero(shown)
+    held = result.score.scope.holds(values[:, :2])
+    outside = int((shown & ~held & (values[:, 2] >= result.threshold)).sum())
+    rows = np.flatnonzero(shown & held)
     rows = rows[np.lexsort((values[rows, 0], values[rows, 1], -np.nan_to_num(machine[rows], nan=2.0)))]
     x, y, certainty = values[rows].T
     counted = certainty >= result.threshold
     circle = drawable(result.score)
     inside = np.full(len(x), result.is_small)
     if circle is not None:
-        inside |= np.hypot(x - circle.x, y - circle.y) <= circle.radius_px * (1 + 1e-9)
+        inside |= circle.holds(np.stack([x, y], axis=1))
     said, dropped = _said(table.iloc[rows]), int((~finite).sum())
     open_ = inside & ~counted & (certainty >= result.listed_from)
     return Points(
@@ -137,6 +142,7 @@ def shown_points(result: ReportInput) -> Points:
         network,
         dropped,
         result.is_small,
+        outside,
     )
 
 
@@ -158,7 +164,8 @@ def drawable(score: SlideCount) -> Hotspot | None:
     """The hotspot, or None where there is nothing to draw: nothing in it, or no finite position."""
     hotspot = score.hotspot
     finite = all(map(math.isfinite, (hotspot.x, hotspot.y, hotspot.radius_px)))
-    return hotspot if (hotspot.count or score.to_look_at) and finite else None
+    shown = hotspot.count or score.to_look_at or score.scope.place
+    return hotspot if shown and finite else None
 
 
 # ---- where the numbers come from ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, 
         "outline": outline_path(result.tissue, frame),
         "heat": heat_of(result.density, frame),
         "hotspot": hotspot_circle(result, frame),
+        "circles": counted_circles(result, frame),
+        "regions": region_paths(result, frame),
         "dots": dots_path(frame.position(points.x[shown], points.y[shown])),
         "dots_left_out": int(points.counted.sum()) - len(shown),
         "crowded": len(shown) >= CROWDED_DOTS,
@@ -65,6 +68,26 @@ def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
     return Circle(float(x), float(y), hotspot.radius_px * frame.units_per_px)
 
 
+def counted_circles(result: ReportInput, frame: Frame) -> list[Circle]:
+    """The hotspot, or the fields that are counted in its place, in units of a drawing."""
+    hotspot = drawable(result.score)
+    placed = [] if hotspot is None else [(frame.position(x, y), radius) for x, y, radius in hotspot.circles]
+    return [Circle(float(x), float(y), radius * frame.units_per_px) for (x, y), radius in placed]
+
+
+def region_paths(result: ReportInput, frame: Frame) -> list[tuple[str, str, str]]:
+    """Kind, name and SVG path data of each region."""
+    found: list[tuple[str, str, str]] = []
+    for one in result.score.scope.regions:
+        rings = (np.asarray(ring) for polygon in one.polygons for ring in polygon)
+        found.append((one.kind, one.name, _path_of(frame.position(ring[:, 0], ring[:, 1]) for ring in rings)))
+    return found
+
+
+def _path_of(rings: Iterable[Floats]) -> str:
+    return "".join("M" + "L".join(f"{x:g} {y:g}" for x, y in ring.round(1)) + "Z" for ring in rings)
+
+
 def outline_path(tissue: TissueMask, frame: Frame) -> str:
     """SVG path data of the tissue's outline, holes included, coarse enough to stay small."""
     coarse = coarse_tissue(tissue)
@@ -73,8 +96,9 @@ def outline_path(tissue: TissueMask, frame: Frame) -> str:
     units = shapely.transform(units, lambda corners: frame.position(corners[:, 0], corners[:, 1]))
     simple = shapely.get_parts(shapely.simplify(units, tolerance))
     pieces = [part for part in simple if part.area > (4 * OUTLINE_UNITS) ** 2]
-    rings = (np.asarray(ring.coords)[:-1] for part in pieces for ring in (part.exterior, *part.interiors))
-    return "".join("M" + "L".join(f"{x:g} {y:g}" for x, y in ring.round(1)) + "Z" for ring in rings)
+    return _path_of(
+        np.asarray(ring.coords)[:-1] for part in pieces for ring in (part.exterior, *part.interiors)
+    )
 
 
 def heat_of(density: DensityMap, frame: Frame) -> dict[str, Any] | None:
@@ -144,8 +168,7 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, A
     x, y = math.floor(hotspot.x - half), math.floor(hotspot.y - half)
     box = Box(x, y, math.ceil(2 * half), math.ceil(2 * half)).intersection(slide.bounds)
     frame = Frame(box)
-    circle = hotspot_circle(result, frame) if box.area else None
-    if circle is None:
+    if not box.area:
         return None
     mpp = max(CLOSEUP_MPP, slide.mpp)
     width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
@@ -157,7 +180,8 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, A
         "frame": frame,
         "image": jpeg_uris([pixels], CLOSEUP_BYTES)[0],
         "mpp": mpp,
-        "circle": circle,
+        "circles": counted_circles(result, frame),
+        "regions": region_paths(result, frame),
         "rings": [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
         "crowded": len(marked) == MAX_RINGS,
         "bar": scale_bar(frame, slide.mpp),

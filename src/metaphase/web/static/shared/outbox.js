@@ -8,10 +8,11 @@ const TIMEOUT_MS = 15000;
 
 export class Outbox {
   // `changed(state, waiting)` hears of every change; state is "saved", "saving", "failing", "locked" or "refused".
-  constructor(project, observer, changed) {
+  constructor(project, observer, changed, batch = BATCH) {
     this.prefix = `metaphase-label/${project}/${observer}/`;
     this.observer = observer;
     this.changed = changed;
+    this.batch = batch;
     this.waiting = this.stored();
     this.running = false;
     this.deliver();
@@ -46,7 +47,7 @@ export class Outbox {
     let pause = FIRST_PAUSE_MS;
     while (this.waiting.length) {
       if (pause === FIRST_PAUSE_MS) this.tell("saving");
-      const problem = await this.post(this.waiting.slice(0, BATCH));
+      const problem = await this.post(this.waiting.slice(0, this.batch));
       if (problem) {
         this.tell(problem);
         await new Promise((resolve) => setTimeout(resolve, pause));

@@ -19,7 +19,7 @@ export class Marks {
   }
 
   // `frame` tells where level-0 pixels are on the screen: x * scale + left, y * scale + top.
-  draw(frame, slide, { threshold, count, view, review, current }) {
+  draw(frame, slide, { threshold, count, view, review, current, within }) {
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
     if (this.canvas.width !== Math.round(width * ratio)) this.canvas.width = Math.round(width * ratio);
@@ -35,8 +35,8 @@ export class Marks {
       this.stroke(pen, "#2d5b3f", 1.6, []);
     }
     if (this.layers.runner && view?.runner_up) this.circle(pen, at, frame, view.runner_up, "#0a3fae", [7, 6]);
-    if (this.layers.hotspot && count?.hotspot.count) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
-    this.drawDetections(pen, at, frame, slide, { threshold, review, width, height });
+    if (this.layers.hotspot && count?.hotspot.count && !count.scope.place) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
+    this.drawDetections(pen, at, frame, slide, { threshold, review, width, height, within });
     if (current) this.drawCurrent(pen, at, frame, slide, current);
   }
 
@@ -69,13 +69,13 @@ export class Marks {
     this.stroke(pen, colour, 2.4, dashes);
   }
 
-  drawDetections(pen, at, frame, slide, { threshold, review, width, height }) {
+  drawDetections(pen, at, frame, slide, { threshold, review, width, height, within }) {
     const radius = Math.max(LEAST_PX, (RING_UM / slide.mpp) * frame.scale);
     const inView = ([x, y]) => x > -radius && y > -radius && x < width + radius && y < height + radius;
     for (let row = slide.x.length - 1; row >= 0; row -= 1) {
       const probability = slide.probability[row];
       const answer = review?.answerAt(slide.x[row], slide.y[row]);
-      const counts = probability >= threshold;
+      const counts = probability >= threshold && within.countsRow(row);
       if (!answer && !(counts ? this.layers.detections : this.layers.below)) continue;
       const place = at(...(review?.placeOf(slide.x[row], slide.y[row]) ?? [slide.x[row], slide.y[row]]));
       if (!inView(place)) continue;

@@ -4,6 +4,7 @@ import { $, NAME_KEY, ask, holdBack, stateShower } from "/controls.js";
 import { Layers } from "/layers.js";
 import { Marks, colourOf } from "/marks.js";
 import { Outbox } from "/outbox.js";
+import { Regions } from "/regions.js";
 import { Review } from "/review.js";
 import { GIVEN_UP, TileQueue, tileSource, tilesOf, touches } from "/tiles.js";
 
@@ -38,6 +39,22 @@ const settings = {
 };
 const viewer = OpenSeadragon({ ...settings, element: $("zoom") });
 const layers = new Layers(viewer, queue, settings);
+
+const regions = new Regions({
+  viewer,
+  frame: () => frame(),
+  inView: () => inView(),
+  isOpen: () => Boolean(slide && image()),
+  fit: (box) => fit(box),
+  redraw: () => {
+    showLimit();
+    redraw();
+  },
+  said: () => (asking += 1), // a count on its way does not know of this
+  saved: () => countSoon(),
+  askName: () => $("observer").focus(),
+  apply: () => applyReview(),
+});
 
 let cohort = { slides: [], blind: false };
 let slide = null;
@@ -131,6 +148,7 @@ async function openSlide(key, place = null) {
   slide = await ask(`/api/slide/${encodeURIComponent(key)}`);
   count = view = null;
   review = null;
+  regions.open(slide);
   $("work").hidden = true;
   if (NARROW.matches) toggleList(false);
   threshold = slide.threshold;
@@ -191,7 +209,7 @@ function toHotspot() {
 
 function redraw() {
   if (!slide || !image()) return;
-  marks.draw(frame(), slide, { threshold, count, view, review: answers(), current: review?.current });
+  marks.draw(frame(), slide, { threshold, count, view, review: answers(), current: review?.current, within: regions });
   showScale();
 }
 
@@ -271,6 +289,7 @@ async function refreshCount() {
   if (found.record !== slide.record) return void (await showChanged());
   view = { ...found, given: new Review(slide, found, [], silent) };
   count = found.count;
+  regions.follow(count);
   if (found.row) putRow(found.row);
   showCount(own);
   redraw();
@@ -335,21 +354,22 @@ const answers = () => review ?? view?.given;
 function showLimit() {
   $("limit").textContent = threshold.toFixed(3);
   const circle = count?.hotspot;
-  const inside = (row) => !circle || Math.hypot(slide.x[row] - circle.x, slide.y[row] - circle.y) <= circle.radius_px;
+  const circles = circle && (circle.fields.length ? circle.fields : [[circle.x, circle.y, circle.radius_px]]);
+  const inside = (x, y) => !circles || circles.some(([left, top, radius]) => Math.hypot(x - left, y - top) <= radius);
   const counts = (row) => {
     const answer = answers()?.answerAt(slide.x[row], slide.y[row]);
     return answer === "mitosis" || (answer !== "not" && slide.probability[row] >= threshold);
   };
   let [all, here] = [0, 0];
   for (let row = 0; row < slide.x.length; row += 1) {
-    if (!counts(row)) continue;
+    if (!counts(row) || !regions.countsRow(row)) continue;
     all += 1;
-    here += inside(row);
+    here += inside(slide.x[row], slide.y[row]);
   }
   for (const one of answers()?.added() ?? []) {
-    if (one.answer !== "mitosis") continue;
+    if (one.answer !== "mitosis" || !regions.counts(one.x, one.y)) continue;
     all += 1;
-    here += !circle || Math.hypot(one.x - circle.x, one.y - circle.y) <= circle.radius_px;
+    here += inside(one.x, one.y);
   }
   showInside(here, all);
   $("reset").disabled = threshold === slide.threshold;
@@ -388,6 +408,7 @@ function leave(trouble = "") {
   observer = "";
   review = null;
   outbox = null;
+  regions.enter("");
   localStorage.removeItem(NAME_KEY);
   $("trouble").textContent = trouble;
   $("work").hidden = true;
@@ -404,6 +425,7 @@ async function beginReview(jump = true) {
     outbox.add(item, answer, seconds);
   });
   hint();
+  regions.enter(observer);
   $("who").textContent = observer;
   $("entrance").hidden = true;
   $("work").hidden = false;
@@ -660,6 +682,7 @@ const KEYS = {
 };
 
 function onKey(event) {
+  if (slide && regions.onKey(event)) return;
   const typing = event.target.matches?.("input[type=text]");
   if (!slide || typing || event.altKey || event.ctrlKey || event.metaKey) return;
   const key = event.key.toLowerCase();
@@ -689,7 +712,7 @@ function connect() {
   });
   viewer.addHandler("animation-finish", keepLink);
   viewer.addHandler("canvas-click", (event) => {
-    if (event.quick) choose(viewer.viewport.viewerElementToImageCoordinates(event.position));
+    if (event.quick && !regions.busy) choose(viewer.viewport.viewerElementToImageCoordinates(event.position));
   });
   $("stage").addEventListener("pointermove", (event) => {
     document.body.classList.toggle("touching", event.pointerType === "touch");
