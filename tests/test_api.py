@@ -30,6 +30,7 @@ from metaphase.cli.main import app
 from metaphase.labels.registration.outputs import Registered
 from tests.analysis.conftest import he_pixels, he_slide, model, tiny_model, with_prior, write_slide
 from tests.cli.test_register import folder as pair
+from tests.docs.blocks import blocks
 from tests.labels.registration.slides import MPP
 
 __all__ = ["he_slide", "model", "pair"]
@@ -135,8 +136,10 @@ def test_results_of_several_are_tables(field: Path, model: Path, here: Path) -> 
     assert len(found.table) == sum(len(one.table) for one in found)
     again = mp.load_results("out")
     assert sorted(again.counts["count"]) == sorted(one.count for one in found)
-    assert repr(again).count("mitotic count") == 2
-    with pytest.raises(mp.MetaphaseError, match=r"results of 2 slides. Mp.load_results has all of them"):
+    assert (repr(again).count("mitotic count"), again._repr_html_().count("<tr")) == (2, 3)
+    (column,) = mp.detect(pd.Series([str(field)]), "out", model=model, tissue="whole")
+    assert column.count == found[0].count
+    with pytest.raises(mp.MetaphaseError, match=r"results of 2 slides\. Name .*mp\.load_results"):
         mp.load_result("out")
     shutil.rmtree(found[1].folder)
     assert mp.load_result("out").name == "field"
@@ -381,9 +384,9 @@ def test_the_examples_of_a_page_run(
     for name in ("slide.tif", "slide.svs"):
         shutil.copy(he_slide, here / name)
     names: dict[str, object] = {}
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(example, page, "exec"), names)  # noqa: S102
+    for example in blocks(ROOT / page):
+        if example.language == "python" and example.reason is None:
+            exec(compile(example.text, example.where, "exec"), names)  # noqa: S102
     report = Path("metaphase-results", "slide", "report.html")
     assert str(report) in capsys.readouterr().out
     names.clear()

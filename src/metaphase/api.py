@@ -239,6 +239,9 @@ class Results(list[Result]):
         """The detections of all slides, one row each; the column `slide` says whose it is."""
         return pd.concat([one.table for one in self], ignore_index=True) if self else pd.DataFrame()
 
+    def _repr_html_(self) -> str:
+        return self.counts[["case", "count", "score"]].to_html(index=False)
+
     def __repr__(self) -> str:
         return "\n".join(f"{one.name}: mitotic count {one.in_force}" for one in self) or "no slides"
 
@@ -384,7 +387,7 @@ def load_result(folder: str | Path) -> Result:
         raise UsageError(
             f"holds the results of {len(found)} slides",
             path=folder,
-            next_step=f"mp.load_results has all of them, mp.load_result({str(found[0])!r}) the first",
+            next_step=f"name the folder of one, such as {found[0]}, or take all with mp.load_results",
         )
     return load_slide(found[0] if found else folder)
 
@@ -722,7 +725,8 @@ def _profile(site: str | Path | SiteProfile) -> Path | SiteProfile:
 
 def _listed(slide: Any) -> tuple[Iterable[Any], bool]:
     """The slides that are given, and whether it is several."""
-    one = isinstance(slide, (*PATH, Slide)) or is_pixels(slide) or not isinstance(slide, Iterable)
+    pixels = is_pixels(slide) and np.ndim(slide) > 1  # a column of a table names slides
+    one = isinstance(slide, (*PATH, Slide)) or pixels or not isinstance(slide, Iterable)
     return ([slide], False) if one else (slide, True)
 
 
@@ -730,8 +734,10 @@ def _source(slide: object, mpp: float | None, folder: Path) -> SlideSource:
     """The file of a slide and the resolution given for it; pixels in memory are written into the folder."""
     if isinstance(slide, PATH):
         return SlideSource(Path(slide), mpp)
-    opened = slide if isinstance(slide, Slide) else open_slide(slide, mpp=mpp)
-    return source_of(opened, folder, mpp)
+    if isinstance(slide, Slide):
+        return source_of(slide, folder, mpp)
+    with open_slide(slide, mpp=mpp) as opened:
+        return source_of(opened, folder, mpp)
 
 
 def _outline(slide: Any, mpp: float | None, config: TissueConfig) -> TissueMask:

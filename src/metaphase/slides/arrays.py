@@ -62,6 +62,11 @@ class ArraySlide(Slide):
                 out[to.y : to.bottom, to.x : to.right] = pixels[of.y : of.bottom, of.x : of.right]
         return out
 
+    def close(self) -> None:
+        """Let go of blocks that are kept."""
+        if self._sides is not None:
+            self._block.cache_clear()
+
     def _read(self, row: int, column: int) -> RGB:
         high, wide = self._sides or (0, 0)
         box = Box(column * wide, row * high, wide, high)
