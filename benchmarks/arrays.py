@@ -21,6 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +63,11 @@ def written_zarr(path: Path, side: int, tissue: float) -> Any:
 
 def measure(side: int, tissue: float) -> dict[str, Any]:
     """Detect one size in this process."""
-    import dask.array
-
     import metaphase as mp
 
+    dask: Any = import_module("dask.array")
     with tempfile.TemporaryDirectory() as folder:
-        pixels = dask.array.from_zarr(written_zarr(Path(folder) / "slide.zarr", side, tissue))
+        pixels = dask.from_zarr(written_zarr(Path(folder) / "slide.zarr", side, tissue))
         seconds, cpu = time.perf_counter(), time.process_time()
         result = mp.detect(pixels, Path(folder) / "results", mpp=MPP)
         return {
@@ -94,47 +96,53 @@ def measured(side: int, tissue: float) -> dict[str, Any]:
 
 def inputs() -> None:
     """A line for each."""
-    import dask.array
     import zarr
 
     import metaphase as mp
 
+    dask: Any = import_module("dask.array")
     rgb = fields()[0][220:420, 380:580]
     opaque = np.full((*rgb.shape[:2], 1), 255, np.uint8)
-    slides = {
+    slides: dict[str, Any] = {
         "uint8 RGB": rgb, "float in 0 to 1": rgb / 255, "RGBA": np.dstack([rgb, opaque]),
         "RGBA, half transparent": np.dstack([rgb, opaque // 2]), "PIL": Image.fromarray(rgb),
-        "dask": dask.array.from_array(rgb, chunks=100), "zarr": zarr.array(rgb, chunks=(64, 64, 3)),
-        "xarray (c, y, x)": None, "float up to 255": rgb * 1.0, "NaN": rgb * np.nan, "grey": rgb[..., 0],
+        "dask": dask.from_array(rgb, chunks=100), "zarr": zarr.array(rgb, chunks=(64, 64, 3)),
+        "float up to 255": rgb * 1.0, "NaN": rgb * np.nan, "grey": rgb[..., 0],
         "16 bit": rgb.astype(np.uint16) * 257, "channels first": np.moveaxis(rgb, 2, 0),
         "int64": rgb.astype(np.int64),
     }  # fmt: skip
-    try:
-        import xarray
-
-        slides["xarray (c, y, x)"] = xarray.DataArray(np.moveaxis(rgb, 2, 0), dims=("c", "y", "x"))
-    except ImportError:
-        del slides["xarray (c, y, x)"]
+    if find_spec("xarray") is not None:
+        array = import_module("xarray").DataArray(np.moveaxis(rgb, 2, 0), dims=("c", "y", "x"))
+        slides["xarray (c, y, x)"] = array
     for name, pixels in slides.items():
-        said = tried(lambda given=pixels: str(mp.open_slide(given, mpp=MPP).read(0, 0, 200, 200, MPP).mean()))
-        print(f"{name:<24}{said}")
+        read = partial(mean, pixels)
+        print(f"{name:<24}{tried(read)}")
     with tempfile.TemporaryDirectory() as folder:
         two = [rgb, fields()[1][:200, :200]]
         mp.detect(two, folder, mpp=MPP)
-        points = "from pathlib import Path; from metaphase.labels.registration.outputs import Registered; "
-        points += "hasattr(Registered(Path('absent'), {}), 'points')"
+        registered = import_module("metaphase.labels.registration.outputs").Registered(Path("absent"), {})
         further: dict[str, Callable[[], object]] = {
             "mp.detect(site=...)": lambda: mp.detect(rgb, folder, mpp=MPP, site="absent.json"),
             "mp.detect(any_stain=)": lambda: mp.detect(rgb, folder, mpp=MPP, any_stain=True).count,
             "load_result(cohort)": lambda: mp.load_result(folder),
             "load_results(cohort)": lambda: len(mp.load_results(folder)),
-            "hasattr(..., 'points')": lambda: exec(points),  # noqa: S102
+            "hasattr(..., 'points')": lambda: hasattr(registered, "points"),
             "mp.tissue": lambda: round(mp.tissue(rgb, mpp=MPP).area_mm2, 4),
             "mp.calibrate": lambda: mp.calibrate(folder, f"{folder}/asked").items.shape,
-            "dir(mp)": lambda: [name for name in dir(mp) if name not in mp.__all__ and name[0] != "_"],
+            "dir(mp)": lambda: [
+                name for name in dir(mp) if name not in vars(mp)["__all__"] and name[0] != "_"
+            ],
         }
         for name, work in further.items():
             print(f"{name:<24}{tried(work)}".replace(folder, "FOLDER"))
+
+
+def mean(pixels: Any) -> float:
+    """Of a slide's values."""
+    import metaphase as mp
+
+    with mp.open_slide(pixels, mpp=MPP) as slide:
+        return float(slide.read(0, 0, slide.width, slide.height, MPP).mean())
 
 
 def tried(work: Callable[[], object]) -> str:

@@ -343,7 +343,7 @@ def detect(
     """
     folder = RESULTS if output is None else Path(output)
     given, several = _listed(slide)
-    engine: dict[str, Any] = {name: settings.pop(name) for name in ENGINE_SETTINGS if name in settings}  # type: ignore[misc]
+    engine: dict[str, Any] = {name: settings.pop(name) for name in ENGINE_SETTINGS if name in settings}
     config = _detection(config or DetectionConfig(), site, settings)
     files = [Path(each) if isinstance(each, PATH) else _source(each, mpp, folder) for each in given]
     chosen = names_in(folder, named_slides(files, mpp=mpp, tissue=str(tissue)).values())
