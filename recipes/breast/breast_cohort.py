@@ -1,9 +1,9 @@
 """Manifests and the reference table of the public real images that docs/model.md names.
 
-python recipes/breast/breast_cohort.py --data FOLDER --folder OUT [--most N]
+python recipes/breast/breast_cohort.py --data FOLDER --folder OUT [--most N] [--left-out NAME ...]
 
-OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of several laboratories; MiDeSeC,
-                   benign tissue and tissue of other organs test
+OUT/breast.csv     for configs/breast.toml: fields, negatives and crops of several laboratories; MiDeSeC, and
+                   part of benign tissue, of tissue of other organs and of TUPAC's look-alikes test
 OUT/points.csv     for configs/breast-points.toml: those of them that the bundled pair did not learn from, by
                    patients (so none of MIDOG++)
 OUT/fields.csv     for configs/paper-fields.toml: fields alone in which every mitosis is labelled
@@ -12,7 +12,8 @@ OUT/own.csv        for configs/own-fields.toml: ICPR 2012 Aperio 00 to 02 train,
                    MiDeSeC test
 OUT/reference.csv  mitoses, look-alikes and points to ignore of all of them
 
-`--most` takes so many images of each folder and split, to try it out.
+`--most` takes so many images of each folder and split, to try it out. Laboratories whose names begin with one
+of `--left-out` test in breast.csv: what is made without them is judged by them (laboratories.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.tables import write_table
-from metaphase.detections.table import MITOSIS
+from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
 
 BREAST, OTHER_TUMOUR, FEW = 4, 2, 1
 """How often a laboratory is drawn, beside others."""
@@ -40,12 +41,21 @@ BENIGN_TEST = "SOB_B_F"
 SHARED_TISSUE = (("P0_00", "P0_01", "P0_02"), ("P0_12", "P0_21"), ("P0_15", "P0_16"), ("P0_19", "P0_20"))
 """MiDeSeC fields that overlap: shifted onto one another they correlate by 0.93 or more, all others by 0.71 at
 most (where 900 px or more, each of 1 um, meet)."""
-CROP_PX, HELD_OUT_SHARE = 128, 0.15
-"""Side of crops; share of the slides of each tumour and scanner of MIDOG++ whose crops validate."""
+CROP_PX, LOOKALIKE_PX, HELD_OUT_SHARE = 128, 80, 0.15
+"""Side of crops with a mitosis, and with a look-alike; share of the slides of each tumour and scanner of
+MIDOG++ whose crops validate."""
 TUPAC_LABORATORIES = ((23, "tupac-1"), (48, "tupac-2"), (73, "tupac-3"))
 """Last slide of each laboratory."""
 TUPAC_VALIDATION = (4, 2)
-"""Slides whose number divided by the first leaves the second validate."""
+"""Slides whose number divided by the first leaves the second validate; their look-alikes test."""
+LIKE_FIGURES = {
+    "TCGA-50-6591-01Z-00-DX1_001": ((513, 621), (535, 440), (593, 417), (602, 311), (410, 1192), (186, 951)),
+    "TCGA-A2-A04X-01Z-00-DX1_002": ((290, 697),),
+    "TCGA-49-6743-01Z-00-DX2_005": ((368, 833), (394, 1441)),
+    "TCGA-55-7573-01Z-00-DX1_004": ((420, 46),),
+}
+"""Positions in tissue without labels that look like mitoses to engineers, of all that the bundled pair found
+there from 0.4 on: they count for nothing."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,11 @@ def _of_patient(name: str) -> str:
     return "validation" if name[1:3] == VALIDATION_PATIENT else "train"
 
 
+def _of_site(name: str) -> str:
+    """A third of the laboratories of The Cancer Genome Atlas, by the two letters that name each."""
+    return "test" if sum(map(ord, name[5:7])) % 3 == 2 else "train"
+
+
 def _of_atypia(name: str) -> str:
     return "validation" if name[:3] in ATYPIA_VALIDATION else "train"
 
@@ -91,12 +106,13 @@ FOLDERS = (
     Folder("mitos-atypia14-hamamatsu", 0.2273, "labels.csv", "field", _atypia, _of_atypia),
     Folder("breakhis-benign", 0.18, "", "negatives", lambda name: name.split("-400-")[0],
            lambda name: "test" if name.startswith(BENIGN_TEST) else "train"),
-    Folder("tcga-tissue", 0.25, "", "negatives", str, lambda _: "test"),
+    Folder("tcga-tissue", 0.25, "", "negatives", lambda name: name[:12], _of_site),
     Folder("midesec", 0.25, "mitoses.csv", "field", _midesec, lambda _: "test"),
 )  # fmt: skip
 LABELLED = ("icpr2012-aperio", "icpr2012-aperio-eval-mitoses", "mitos-atypia14-A03",
             "mitos-atypia14-hamamatsu", "midesec")  # fmt: skip
 """Folders of fields in which every mitosis is labelled and none painted over."""
+POINTS = ["case", "x", "y", "label"]
 Cohort = tuple[pd.DataFrame, pd.DataFrame]
 """Rows of a manifest, and of a reference table."""
 
@@ -112,10 +128,13 @@ def fields(data: Path, folder: Folder) -> Cohort:
         "repeat": BREAST, "tissue": "whole",
     })  # fmt: skip
     if not folder.labels:
-        return slides, pd.DataFrame()
+        rows = [
+            (f"{folder.name}-{name}", x, y, IGNORE) for name in names for x, y in LIKE_FIGURES.get(name, ())
+        ]
+        return slides, pd.DataFrame(rows, columns=POINTS)
     points = pd.read_csv(data / folder.name / folder.labels)
     points["case"] = folder.name + "-" + points["image"].str.removesuffix(".jpg")
-    return slides, points[["case", "x", "y", "label"]]
+    return slides, points[POINTS]
 
 
 def crops(data: Path, name: str, table: pd.DataFrame, near: pd.DataFrame) -> Cohort:
@@ -128,7 +147,7 @@ def crops(data: Path, name: str, table: pd.DataFrame, near: pd.DataFrame) -> Coh
     middle = pd.DataFrame({"case": case, "x": CROP_PX / 2, "y": CROP_PX / 2, "label": MITOSIS})
     middle["atypical"] = table["atypical"].astype(int)
     near = near.assign(case=name + "-" + near["image"].str.removesuffix(".jpg"))
-    return slides.assign(tissue="whole"), pd.concat([middle, near[["case", "x", "y", "label"]]])
+    return slides.assign(tissue="whole"), pd.concat([middle, near[POINTS]])
 
 
 def midog(data: Path) -> Cohort:
@@ -168,14 +187,17 @@ def tupac(data: Path) -> Cohort:
 
 def lookalikes(data: Path) -> Cohort:
     """TUPAC16's look-alikes: crops without a mitosis."""
-    names = sorted(path.stem for path in (data / "tupac-lookalikes").glob("*.jpg"))
+    folder, (every, left) = data / "tupac-lookalikes", TUPAC_VALIDATION
+    names = pd.Series(sorted(path.stem for path in folder.glob("*.jpg")))
+    slide = names.str[:2]
     slides = pd.DataFrame({
-        "case": [f"tupac-lookalikes-{name}" for name in names],
-        "he": [str(data / "tupac-lookalikes" / f"{name}.jpg") for name in names],
-        "laboratory": "tupac-lookalikes", "patient": [f"tupac-lookalikes/{name[:2]}" for name in names],
-        "split": "train", "kind": "crop", "mpp": 0.25, "repeat": FEW, "tissue": "whole",
+        "case": "tupac-lookalikes-" + names, "he": [str(folder / f"{name}.jpg") for name in names],
+        "laboratory": "tupac-lookalikes", "patient": "tupac-lookalikes/" + slide,
+        "split": np.where(slide.astype(int) % every == left, "test", "train"),
+        "kind": "crop", "mpp": 0.25, "repeat": FEW, "tissue": "whole",
     })  # fmt: skip
-    return slides, pd.DataFrame()
+    middle = {"x": LOOKALIKE_PX / 2, "y": LOOKALIKE_PX / 2, "label": LOOKALIKE}
+    return slides, slides[["case"]].assign(**middle)
 
 
 def main() -> None:
@@ -186,6 +208,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--most", type=int)
+    parser.add_argument("--left-out", nargs="+", default=[])
     options = parser.parse_args()
     data, folder = options.data.resolve(), options.folder.resolve()
     cohorts = [fields(data, one) for one in FOLDERS if (data / one.name).is_dir()]
@@ -195,9 +218,12 @@ def main() -> None:
         slides = slides.groupby(["laboratory", "split"]).head(options.most).reset_index(drop=True)
     points = pd.concat([points for _, points in cohorts if len(points)], ignore_index=True)
     labelled = slides[slides["laboratory"].isin(LABELLED)].drop(columns=["repeat", "kind"])
-    write_table(folder / "breast.csv", slides)
-    unseen = (slides["split"] != "train") & ~slides["laboratory"].str.startswith("midog")
-    write_table(folder / "points.csv", slides[unseen])
+    away = slides["laboratory"].str.startswith(tuple(options.left_out or ["none"])) & (slides["split"] != "")
+    write_table(folder / "breast.csv", slides.assign(split=slides["split"].mask(away, "test")))
+    tissue = slides["laboratory"].isin(("tcga-tissue",))
+    known = slides.assign(split=slides["split"].mask(tissue, "test"))
+    unseen = (known["split"] != "train") & ~known["laboratory"].str.startswith(("midog", "tupac-look"))
+    write_table(folder / "points.csv", known[unseen])
     write_table(folder / "fields.csv", labelled)
     icpr = labelled[labelled["laboratory"].isin(("icpr2012-aperio", "midesec"))]
     write_table(folder / "icpr.csv", icpr)

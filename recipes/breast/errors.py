@@ -1,30 +1,28 @@
 """Contact sheets of errors, to be looked at: missed mitoses and false positives of each laboratory.
 
-python recipes/breast/errors.py --cohort OUT --folder SHEETS --found FOLDER [--choice base]
-python recipes/breast/errors.py --cohort OUT --folder SHEETS [--splits validation test] [--only NAME ...]
+python recipes/breast/errors.py --cohort OUT --folder SHEETS [--model breast] [--splits validation test]
+    [--only NAME ...]
 
-OUT has the tables of breast_cohort.py. FOLDER is that of laboratories.py: fields of laboratories which
-teachers never saw, at the threshold for 4 false positives per mm2 of the others. Without it the bundled model
-searches, at its threshold `mitoses`. A sheet has 50 missed mitoses drawn at random, or the 50 most probable
-false positives; a table beside it their distances from the edge, other mitoses and labelled look-alikes.
+OUT has the tables of breast_cohort.py. The model searches, at its threshold `mitoses`. A sheet has 50 missed
+mitoses drawn at random, or the 50 most probable false positives; a table beside it their distances from the
+edge, other mitoses and labelled look-alikes.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from arithmetic import found_by
-from laboratories import FOLDS, LABORATORIES, RADIUS_UM, REPORTED, Choice, belongs, choosing, learnt_from
+from laboratories import LABORATORIES, RADIUS_UM, REPORTED, belongs
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from metaphase.base.arrays import RGB
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
-from metaphase.evaluation.operating_points import threshold_for_false
 from metaphase.evaluation.pairs import Found, matched_in
 from metaphase.images.stain.standardisation import write_picture
 from metaphase.learn.sources import image_sources, read_cohort
@@ -32,10 +30,9 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.training.images import MPP, LabelledImage, read_images
 
 GROUPS = LABORATORIES | REPORTED
-FALSE_PER_MM2, CANDIDATE, MOST, ACROSS = 4.0, 0.1, 50, 10
+CANDIDATE, MOST, ACROSS = 0.1, 50, 10
 SIDE_PX, PITCH_PX, TICKS_PX = 256, 278, (44, 56)
 COLUMNS = ["kind", "number", "image", "x", "y", "probability", "edge_um", "mitosis_um", "lookalike_um"]
-Group = tuple[str, list[LabelledImage], Found, float]
 
 
 def errors_in(images: Sequence[LabelledImage], found: Found, threshold: float) -> pd.DataFrame:
@@ -72,22 +69,6 @@ def sheet(images: Sequence[LabelledImage], errors: pd.DataFrame) -> RGB:
     return np.asarray(page)
 
 
-def groups_of(images: Sequence[LabelledImage], options: argparse.Namespace) -> Iterator[Group]:
-    """Each laboratory's images, what teachers (MiDeSeC: the first) or the model found, and the threshold."""
-    if not options.found:
-        ready = ReadyDetector(load_detector())
-        for name in GROUPS:
-            chosen = [one for one in images if belongs(one, name)]
-            yield name, chosen, found_by(ready, chosen), ready.detector.points.mitoses.delta
-    for fold, out in enumerate(FOLDS if options.found else ()):
-        found = dict(np.load(options.found / f"found-{options.choice}-{fold}.npz"))
-        threshold, _ = threshold_for_false([choosing(images, found, fold)], FALSE_PER_MM2)
-        known = {one.name for one in learnt_from(images, out, Choice())}
-        for name in (*out, *(REPORTED if fold == 0 else ())):
-            chosen = [one for one in images if belongs(one, name) and one.name not in known]
-            yield name, chosen, found, threshold
-
-
 def main() -> None:
     """Write the sheets."""
     parser = argparse.ArgumentParser(
@@ -95,17 +76,20 @@ def main() -> None:
     )
     parser.add_argument("--cohort", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--found", type=Path)
-    parser.add_argument("--choice", default="base")
+    parser.add_argument("--model", default="breast")
     parser.add_argument("--splits", nargs="+", default=["validation", "test"])
     parser.add_argument("--only", nargs="+", choices=list(GROUPS), default=list(GROUPS))
     options = parser.parse_args()
     cohort = read_cohort(options.cohort / "breast.csv")
     centres = tuple(name for each in options.only for name in GROUPS[each])
     wanted = cohort["split"].isin(options.splits) & cohort["laboratory"].str.startswith(centres)
-    cohort = cohort[cohort["kind"] != "crop" if options.found else wanted]
+    cohort = cohort[wanted]
     images = read_images(image_sources(cohort, read_table(options.cohort / "reference.csv")), 16.0)
-    for name, chosen, found, threshold in groups_of(images, options):
+    ready = ReadyDetector(load_detector([options.model]))
+    threshold = ready.detector.points.mitoses.delta
+    for name in options.only:
+        chosen = [one for one in images if belongs(one, name)]
+        found = found_by(ready, chosen)
         for kind, errors in errors_in(chosen, found, threshold).groupby("kind"):
             low, high = ((errors["probability"] < limit).sum() for limit in (CANDIDATE, threshold))
             print(f"{name}, {kind}: {len(errors)}; {low} below {CANDIDATE}, {high} below {threshold:.3f}")

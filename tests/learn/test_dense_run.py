@@ -118,11 +118,15 @@ def test_a_run_ends_with_a_pair_its_card_and_its_test(finished: Path) -> None:
     assert page["tables"][-1].headings[0] == "images left out"
 
 
-def test_a_changed_setting_makes_again_what_depends_on_it(finished: Path) -> None:
+def test_a_changed_setting_makes_again_what_depends_on_it(finished: Path, tmp_path: Path) -> None:
     before = config(finished, atypical_steps=1)
     other = replace(before, dense=replace(before.dense, count_threshold=0.3))
     states = stage_states(run_table(chain_of(other, finished / "work", "cpu")), finished / "work")
     assert [state.stage.name for state in states if state.status != "kept"] == ["pair", "test"]
+    low = replace(before, dense=replace(before.dense, highest_floor=0.002))
+    copy = shutil.copytree(finished / "work", tmp_path / "work")
+    run_stages(run_table(chain_of(low, copy, "cpu"))[:-1], copy)
+    assert parse_card(copy / "model" / "tiny.json").second.floor <= 0.002
     longer = replace(before, dense=replace(before.dense, student_steps=3))
     states = stage_states(run_table(chain_of(longer, finished / "work", "cpu")), finished / "work")
     assert next(state.stage.name for state in states if state.status != "kept") == "students"
@@ -176,7 +180,8 @@ def test_without_lessons_only_the_use_of_a_pair_is_chosen(finished: Path, tmp_pa
 def test_teachers_begin_with_published_weights(tmp_path: Path) -> None:
     write_cohort(tmp_path)
     torch.save(random_weights(), tmp_path / "lite0.pth")
-    chain = chain_of(config(tmp_path, teachers=["lite0.pth"], teacher_steps=2), tmp_path / "work", "cpu")
+    settings = config(tmp_path, teachers=["lite0.pth"], teacher_steps=2, teacher_views=2, mine_at=[0.5])
+    chain = chain_of(settings, tmp_path / "work", "cpu")
     states = run_stages(run_table(chain)[:-1], chain.workspace)
     assert states[-1].facts["pair"] == "new"
     assert next(state for state in states if state.stage.name == "students").facts["teachers"] == 1
@@ -301,7 +306,7 @@ def test_figures_of_atypical_ones_know_their_interval() -> None:
 OTHERWISE = {
     "teachers": (), "start": "breast", "teacher_steps": 9, "student_steps": 9, "atypical_steps": 9,
     "gammas": (1 / 8, 1 / 16), "trust": 0.5, "collage": 0.5, "count_threshold": 0.3, "beside": "breast",
-    "memory_gb": 4.0, "checkpoint_minutes": 9.0,
+    "memory_gb": 4.0, "checkpoint_minutes": 9.0, "teacher_views": 2, "mine_at": (0.5,), "highest_floor": 0.1,
 }  # fmt: skip
 
 

@@ -180,10 +180,18 @@ class DenseSection:
     """Widths of the network that sees everything (`lite`) and of the one that re-checks (`residual`)."""
     trust: Share = 0.7
     """How far students follow teachers rather than labels."""
+    teacher_views: Literal[1, 2, 4, 8] = 1
+    """Turned and mirrored views of a window over which the logits of each teacher are averaged."""
+    mine_at: tuple[InnerShare, ...] = (0.35, 0.7)
+    """Shares of a lesson after which its networks search all training images for what they wrongly take for
+    mitoses, to learn from it: teachers, and students that do not go on from a pair."""
     collage: Share = 0.0
     """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
     count_threshold: InnerShare = 0.4
     """Calibrated probability from which figures are counted; 0.4 is unbiased where scores are decided."""
+    highest_floor: InnerShare = 0.95
+    """The floor from which the first network's positions are re-checked is no higher: a low one shows the
+    second network more of them, and a search takes longer."""
     beside: ModelName = "breast"
     """A model that is tested on the same slides; empty for none."""
     memory_gb: PositiveFloat = 8.0

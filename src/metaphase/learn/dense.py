@@ -229,17 +229,18 @@ class DenseChain(Chain):
         protocol: Protocol,
         steps: int,
         collage: float,
+        mine_at: tuple[float, ...],
         number: int,
     ) -> Facts:
         """A teacher that begins with published weights and learns the labels."""
         torch.manual_seed(protocol.seed + number)
         teacher = _on_device(Teacher(published_weights(weights.path)), self.torch_device)
-        lesson = Lesson(steps, protocol.learning_rate)
+        lesson = Lesson(steps, protocol.learning_rate, mine_at=mine_at)
         folder = self.workspace / NETWORKS / f"teacher-{number}"
         windows = self.windows(protocol.seed + number)
         training = DenseTraining(
             {f"teacher-{number}": teacher}, Views(windows, protocol.view), lesson, (), folder,
-            account_of([weights, protocol, steps, collage, number]), self.dense.checkpoint_minutes,
+            account_of([weights, protocol, steps, collage, mine_at, number]), self.dense.checkpoint_minutes,
         )  # fmt: skip
         taught = training.finish(report)
         _save(taught[f"teacher-{number}"], folder / "teacher.safetensors")
@@ -269,7 +270,9 @@ class DenseChain(Chain):
         steps: int,
         gammas: tuple[float, float],
         trust: float,
+        views: int,
         collage: float,
+        mine_at: tuple[float, ...],
         published: tuple[FileContent, ...],
         models: tuple[NetworkIdentity, ...],
     ) -> Facts:
@@ -292,11 +295,12 @@ class DenseChain(Chain):
             if self.published:
                 with_published(students[FIRST], published_weights(self.published[0]))
             teachers = self.teachers()
-        lesson = Lesson(steps, protocol.learning_rate, trust, trust_at_mitoses=0.0 if self.pair else trust)
+        at_mitoses = 0.0 if self.pair else trust
+        lesson = Lesson(steps, protocol.learning_rate, trust, at_mitoses, mine_at, views)
         folder = self.workspace / NETWORKS / "students"
         training = DenseTraining(
             dict(students), Views(windows, protocol.view), lesson, teachers, folder,
-            account_of([protocol, steps, gammas, trust, collage, published, models]),
+            account_of([protocol, steps, gammas, trust, views, collage, mine_at, published, models]),
             self.dense.checkpoint_minutes,
         )  # fmt: skip
         taught = training.finish(report)
@@ -430,6 +434,7 @@ class DenseChain(Chain):
         *,
         test: EvaluationSection,
         count_threshold: float,
+        highest_floor: float,
         card: CardSection,
         start: NetworkIdentity | None,
     ) -> Facts:
@@ -441,6 +446,7 @@ class DenseChain(Chain):
         choices = {name: self._choice(name, config) for name in self.candidates}
         chosen = max(choices, key=lambda name: choices[name].f1)
         choice, networks, target = choices[chosen], self.candidate(chosen), self.delivered
+        floor = min(choice.floor, highest_floor)
         f1 = {name: round(each.f1, 4) for name, each in choices.items()}
         cards = self._cards(networks) if self.learns else self.before
         beside = target.with_name(f"{target.stem}-second.safetensors")
@@ -450,13 +456,13 @@ class DenseChain(Chain):
         changes = {
             "name": target.stem, "thresholds": choice.points, "calibration": choice.calibration,
             "second": SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256,
-                                  floor=choice.floor, answered_from=choice.answered_from),
+                                  floor=floor, answered_from=choice.answered_from),
             "atypical": self._atypical(target),
             "metrics": choice.metrics | {"chosen": chosen, "validation F1": f1},
         }  # fmt: skip
         save_model(target, networks[FIRST], cards[0].model_copy(update=changes | shared), half=True)
         points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
-        return {"pair": chosen, "floor": choice.floor, **points,
+        return {"pair": chosen, "floor": floor, **points,
                 "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
 
     def _cards(self, networks: Mapping[str, nn.Sequential]) -> list[ModelCard]:
@@ -586,6 +592,7 @@ def dense_stages(chain: DenseChain) -> list[Stage]:
     packaged = chain.package(
         test=config.test,
         count_threshold=dense.count_threshold,
+        highest_floor=dense.highest_floor,
         card=config.card,
         start=start[0] if start else None,
     )
@@ -604,6 +611,7 @@ def _learning_stages(
             protocol=protocol,
             steps=dense.teacher_steps,
             collage=dense.collage,
+            mine_at=dense.mine_at,
             number=number,
         )
         name = f"teacher-{number}"
@@ -614,7 +622,9 @@ def _learning_stages(
         steps=dense.student_steps,
         gammas=dense.gammas,
         trust=dense.trust,
+        views=dense.teacher_views,
         collage=dense.collage,
+        mine_at=dense.mine_at,
         published=tuple(weights[:1]),
         models=(*(card_of(path).identity for path in models), *start),
     )

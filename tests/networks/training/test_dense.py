@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 from scipy.special import expit
 from torch import nn
 
+from metaphase.base.arrays import Points
 from metaphase.base.errors import TrainingError
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import AugmentationConfig
@@ -28,6 +30,7 @@ from metaphase.networks.training.dense import (
     image_maps,
     pair_found,
     published_weights,
+    teachers_answer,
     with_published,
 )
 from metaphase.networks.training.images import ImageSource, LabelledImage, read_images
@@ -196,9 +199,43 @@ def test_errors_are_lookalikes_and_what_lies_away_from_mitoses() -> None:
     wrong = LabelledImage(
         **{**vars(image), "points": {MITOSIS: np.array([[100.0, 100]]), LOOKALIKE: image.of(LOOKALIKE)}}
     )
-    (found,) = errors_of(Dark(), [wrong], CPU)
+    (found,) = errors_of([Dark()], [wrong], CPU)
     assert found[0].tolist() == [30, 30]
     assert np.hypot(*(found[1:] - 220).T).max() < 10
+
+
+def test_errors_are_those_of_any_network() -> None:
+    class Light(Dark):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return super().forward(1.35 - pixels)
+
+    image = an_image(mitosis=[(100, 100), (220, 220)])
+    image.pixels[16:44, 276:304] = 255
+    alone, both = (
+        errors_of(some, [replace(image, points={})], CPU)[0] for some in ([Dark()], [Dark(), Light()])
+    )
+
+    def near(found: Points, x: float, y: float) -> bool:
+        return bool((np.hypot(*(found - (x, y)).T) < 40).any())
+
+    assert near(alone, 220, 220)
+    assert not near(alone, 290, 30)
+    assert near(both, 220, 220)
+    assert near(both, 290, 30)
+
+
+@pytest.mark.parametrize("kind", ["teacher", "lite"])
+def test_teachers_of_eight_views_turn_with_the_window(kind: str) -> None:
+    """A window that is turned gets the same answers, turned; of one view they differ."""
+    torch.manual_seed(1)
+    network = Teacher(random_weights()) if kind == "teacher" else build_network(SPEC)
+    pixels = torch.from_numpy(an_image(3, 256, mitosis=[(100, 140)]).pixels).permute(2, 0, 1)[None] / 255
+    turned = torch.rot90(pixels.flip(3), 1, (2, 3))
+    apart = []
+    for views in (1, 8):
+        said, other = (teachers_answer([network.eval()], each, views) for each in (pixels, turned))
+        apart.append(float((torch.rot90(said.flip(2), 1, (1, 2)) - other).abs().max()))
+    assert apart[1] < 1e-5 < apart[0]
 
 
 def test_published_weights_begin_teacher_and_student(tmp_path: Path) -> None:
@@ -268,6 +305,17 @@ def test_a_training_that_was_killed_ends_with_the_same_weights(tmp_path: Path) -
             assert torch.equal(mine, theirs)
     again.forget()
     assert list((tmp_path / "broken").iterdir()) == []
+
+
+@pytest.mark.parametrize(("teachers", "shares", "mined"), [
+    ((), (0.5,), [2]), ((Dark,), (0.25, 0.5), [1, 2]), ((Dark,), (), []),
+])  # fmt: skip
+def test_students_of_teachers_learn_from_their_errors_too(
+    tmp_path: Path, teachers: Any, shares: tuple[float, ...], mined: list[int]
+) -> None:
+    run = training(tmp_path, 4, tuple(each() for each in teachers), mine_at=shares)
+    run.finish(silent)
+    assert sorted(tmp_path.glob("errors-*")) == [tmp_path / f"errors-{step}.npz" for step in mined]
 
 
 def test_students_follow_their_teachers_and_labels_where_these_are_certain(tmp_path: Path) -> None:

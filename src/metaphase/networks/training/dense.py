@@ -43,10 +43,10 @@ LEAST_ROWS = 64
 """Rows of cells that are searched at once, however wide an image: a band shares 96 px with the next."""
 TEACHER_SMOOTH_UM, ERROR_FLOOR, SUPPRESS_UM = 1.0, 0.2, 15.0
 """How far teachers' answers are averaged; from which probability on an error is one, and how far apart."""
-MINE_AT = (0.35, 0.7)
-"""Shares of the steps after which a network that learns from labels alone looks for its errors."""
 FLOOR = 0.1
 """Lowest probability of a pair that is written down."""
+TURNED = ((False, 0), (True, 2), (False, 1), (True, 3), (False, 2), (True, 0), (False, 3), (True, 1))
+"""Views by which teachers answer: whether mirrored first, and quarter turns."""
 REPORT_EVERY_S = 1.0
 Report = Callable[[str, float, float], None]
 
@@ -274,10 +274,13 @@ def final_logits(pair: Sequence[nn.Module], pixels: RGB, device: torch.device, p
     return np.concatenate([np.empty(0), *parts])
 
 
-def errors_of(network: nn.Module, images: Sequence[LabelledImage], device: torch.device) -> list[Points]:
-    """Of each image: its look-alikes, and what a network wrongly takes for mitoses."""
+def errors_of(
+    networks: Sequence[nn.Module], images: Sequence[LabelledImage], device: torch.device
+) -> list[Points]:
+    """Of each image: its look-alikes, and what any of the networks wrongly takes for mitoses."""
     wrong: list[Points] = [np.empty((0, 2))] * len(images)
-    for number, (logits,) in all_maps([network], images, device):
+    for number, maps in all_maps(networks, images, device):
+        logits = torch.stack(maps).amax(dim=0)
         image, rows = images[number], maxima(logits, TEACHER_SMOOTH_UM, ERROR_FLOOR)
         x, y, probability = rows[:, :3].T.copy()
         found = rows[suppress(x, y, probability, SUPPRESS_UM / MPP)][:, :2]
@@ -292,9 +295,12 @@ def errors_of(network: nn.Module, images: Sequence[LabelledImage], device: torch
 
 
 @torch.no_grad()
-def teachers_answer(teachers: Sequence[nn.Module], images: Tensor) -> Tensor:
-    """Mean probability at the cells that some teacher answers; a detector does where it sees enough."""
-    answers = [torch.sigmoid(dense_logits(teacher, images)) for teacher in teachers]
+def teachers_answer(teachers: Sequence[nn.Module], images: Tensor, views: int = 1) -> Tensor:
+    """Mean probability at the cells that some teacher answers; a detector does where it sees enough.
+
+    Each teacher's logits are the mean over so many `TURNED` views.
+    """
+    answers = [torch.sigmoid(_by_views(teacher, images, views)) for teacher in teachers]
     full = max(said.shape[1] for said in answers)
     total = torch.zeros((len(images), full, full), device=images.device)
     count = torch.zeros((1, full, full), device=images.device)
@@ -302,6 +308,17 @@ def teachers_answer(teachers: Sequence[nn.Module], images: Tensor) -> Tensor:
         _middle(total, said.shape[1]).add_(said)
         _middle(count, said.shape[1]).add_(1)
     return total / count
+
+
+def _by_views(teacher: nn.Module, images: Tensor, views: int) -> Tensor:
+    """Mean logits (n, rows, columns) over the first of the `TURNED` views, each brought back."""
+    said = []
+    for mirrored, turns in TURNED[:views]:
+        seen = torch.rot90(images.flip(3) if mirrored else images, turns, (2, 3))
+        logits = dense_logits(teacher, seen.contiguous(memory_format=torch.channels_last))
+        back = torch.rot90(logits, -turns, (1, 2))
+        said.append(back.flip(2) if mirrored else back)
+    return torch.stack(said).mean(dim=0)
 
 
 # ---- learning ----
@@ -350,6 +367,10 @@ class Lesson:
     """How far teachers are followed rather than labels, where both speak ..."""
     trust_at_mitoses: float = 0.7
     """... and where the label is a mitosis."""
+    mine_at: tuple[float, ...] = (0.35, 0.7)
+    """Shares of the steps after which networks look for their errors, unless a pair's own answers lead."""
+    views: int = 1
+    """Of a window by which teachers answer."""
 
     def rate_at(self, step: int) -> float:
         """Rises for some steps, then falls as a cosine."""
@@ -395,8 +416,8 @@ class DenseTraining:
         )
         self.loss = torch.zeros((), device=learnt[0].device)
         self.progress = Progress(self.made_from)
-        mines = not self.teachers and self.views.windows.answers is None
-        self.mine_at = [round(share * self.lesson.steps) for share in MINE_AT] if mines else []
+        shares = self.lesson.mine_at if self.views.windows.answers is None else ()
+        self.mine_at = {round(share * self.lesson.steps) for share in shares}
 
     @property
     def state(self) -> Path:
@@ -461,7 +482,7 @@ class DenseTraining:
             answers = batch.answers
         else:
             sigma = TEACHER_SMOOTH_UM / (MPP * CELL_PX)
-            said = teachers_answer(self.teachers, batch.pixels)
+            said = teachers_answer(self.teachers, batch.pixels, lesson.views)
             answers = torch.sigmoid(smoothed(torch.logit(said, 1e-6), sigma))
             cells, yes = (_middle(each, answers.shape[1]) for each in (cells, yes))
         labels = torch.where(cells == ANY, answers, yes)
@@ -470,10 +491,9 @@ class DenseTraining:
         return torch.lerp(labels, answers, trust), torch.ones_like(answers)
 
     def _mine(self, step: int) -> None:
-        """Search the training images with the first network; the errors are kept for a resumed run."""
-        first = next(iter(self.each.values()))
+        """Search the training images with all networks; the errors are kept for a resumed run."""
         windows = self.views.windows
-        hard = errors_of(first.mean, windows.images, windows.device)
+        hard = errors_of([one.mean for one in self.each.values()], windows.images, windows.device)
         with atomic_path(self._errors(step)) as part, part.open("wb") as file:
             counts = np.array([len(points) for points in hard])
             np.savez_compressed(file, allow_pickle=False, counts=counts, points=np.concatenate(hard))
