@@ -196,8 +196,8 @@ def lookalikes(data: Path) -> Cohort:
         "split": np.where(slide.astype(int) % every == left, "test", "train"),
         "kind": "crop", "mpp": 0.25, "repeat": FEW, "tissue": "whole",
     })  # fmt: skip
-    middle = {"x": LOOKALIKE_PX / 2, "y": LOOKALIKE_PX / 2, "label": LOOKALIKE}
-    return slides, slides[["case"]].assign(**middle)
+    middle = LOOKALIKE_PX / 2
+    return slides, slides[["case"]].assign(x=middle, y=middle, label=LOOKALIKE)
 
 
 def main() -> None:

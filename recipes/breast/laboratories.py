@@ -10,16 +10,17 @@ of detections per mm2 in benign breast and in fields without figures. At the thr
 says the recall of each laboratory's labelled figures (95 % intervals over patients), the detections per mm2
 in other organs, whose cells are of many kinds, and the share of labelled look-alikes that are taken.
 
-`--losses` says it for each part of the chain: the mean of teachers' logits, each network alone, both, and the
-pair as shipped (from its floors on). Then, for each floor, the figures and positions that the first network
-points to: what it misses no second one can find. `--most` takes so many images of each laboratory, `--mm2` so
-much of each kind of empty tissue, drawn by a fixed seed.
+`--losses` says it for each part of the chain: the mean of teachers' logits and each network alone (without
+final answers by views), both, and the pair as shipped (from its floors on). Then, for each floor, the figures
+and positions that the first network points to: what it misses no second one can find. `--most` takes so many
+images of each laboratory, `--mm2` so many mm2 of each laboratory and kind of empty tissue, by a fixed seed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from metaphase.base.arrays import Floats
 from metaphase.base.tables import read_table
@@ -73,7 +74,9 @@ ORGANS = {"other organs": ("tcga",)}
 LOOKALIKES = {"look-alikes": ("mitos-atypia14", "midog", "tupac-lookalikes")}
 REPORTED = {"MiDeSeC": ("midesec",), **EMPTY, **ORGANS}
 FLOORS = (0.45, 0.2, 0.1, 0.03, 0.01, 0.003)
-PAIR = "pair as shipped"
+PARTS = TEACHERS, ALONE_FIRST, ALONE_SECOND, BOTH, PAIR = (
+    "teachers", "first alone", "second alone", "mean of both", "pair as shipped",
+)  # fmt: skip
 SAMPLES = BootstrapConfig(samples=1000)
 Ways = dict[str, dict[str, Floats]]
 """What each part of the chain finds in each image."""
@@ -101,7 +104,7 @@ def drawn(sources: Sequence[ImageSource], options: argparse.Namespace) -> list[L
                 area, count = area + chosen[one.name].area_mm2, count + 1
 
     for name in LABORATORIES:
-        take([name], MITOSIS, options.most, np.inf)
+        take([name], MITOSIS, options.most, options.mm2)
     for name in (*EMPTY, *ORGANS):
         take([name], "", np.inf, options.mm2)
     take([*LOOKALIKES], LOOKALIKE, options.most, np.inf)
@@ -131,41 +134,40 @@ def teachers_of(files: Sequence[Path], device: torch.device) -> list[nn.Module]:
     return [on(Teacher(weights), device) for weights in kept]
 
 
-def seen_by(teachers: Sequence[nn.Module], images: Sequence[LabelledImage], device: torch.device) -> Ways:
-    """What the mean of teachers' logits shows."""
-    found = {}
-    for number, maps in all_maps(teachers, images, device):
-        rows = maxima(torch.stack(maps).mean(dim=0), TEACHER_SMOOTH_UM, FLOOR)
-        kept = suppress(rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2].copy(), SUPPRESS_UM / MPP)
-        found[images[number].name] = rows[kept][:, :4]
-    return {f"teachers, {len(teachers)}": found}
+def seen_in(logits: Tensor, smooth_um: float) -> Floats:
+    """What a map shows, as `pair_found` gives it but for final answers."""
+    rows = maxima(logits, smooth_um, FLOOR)
+    x, y, probability = rows[:, :3].T.copy()
+    return rows[suppress(x, y, probability, SUPPRESS_UM / MPP)]
 
 
 def parts_of(
-    model: str, images: Sequence[LabelledImage], device: torch.device, *, losses: bool
+    model: str, images: Sequence[LabelledImage], options: argparse.Namespace
 ) -> tuple[Ways, dict[str, Floats]]:
-    """What a pair finds as shipped and, for `losses`, its parts; and all that the first network points to."""
+    """What a pair finds as shipped, and its parts and teachers; and all that its first network points to."""
+    device = choose_device(options.device)
     pair, card = networks_of(model, device)
+    teachers = teachers_of(options.teachers, device)
     point, second = card.thresholds["mitoses"], card.second
     assert second is not None
-    ways: Ways = {name: {} for name in (("first alone", "second alone", "mean of both") if losses else ())}
-    ways[PAIR], pointed = {}, {}
-    for number, maps in all_maps(pair, images, device):
+    smooth_um = point.smooth_um or 0.0
+    ways: Ways = {name: {} for name in PARTS}
+    pointed = {}
+    for number, maps in all_maps([*pair, *teachers], images, device):
         one = images[number]
-        found = partial(pair_found, smooth_um=point.smooth_um or 0.0, suppress_um=SUPPRESS_UM)
-
-        def answers(some: Sequence[nn.Module], one: LabelledImage = one) -> Callable[[Floats], Floats]:
-            return partial(final_logits, some, one.pixels, device)
-
-        both = found(answers(pair), *maps)
+        answers = partial(final_logits, pair, one.pixels, device)
+        both = pair_found(answers, *maps[:2], smooth_um, SUPPRESS_UM)
         shipped = (both[:, FIRST] >= second.floor) & (both[:, SMOOTHED] >= (second.answered_from or 0.0))
         ways[PAIR][one.name] = both[shipped]
-        if losses:
-            ways["mean of both"][one.name] = both
-            for name, network, logits in zip(ways, pair, maps, strict=False):
-                ways[name][one.name] = found(answers([network]), logits, logits)
-            pointed[one.name] = maxima(maps[0], point.smooth_um or 0.0, LEAST_FLOOR)
-    return ways, pointed
+        if options.losses:
+            ways[BOTH][one.name] = both
+            for name, logits in zip((ALONE_FIRST, ALONE_SECOND), maps[:2], strict=True):
+                ways[name][one.name] = seen_in(logits, smooth_um)
+            pointed[one.name] = maxima(maps[0], smooth_um, LEAST_FLOOR)
+        if teachers:
+            ways[TEACHERS][one.name] = seen_in(torch.stack(maps[2:]).mean(dim=0), TEACHER_SMOOTH_UM)
+        print(f"{len(ways[PAIR])} of {len(images)} images", end="\r", file=sys.stderr, flush=True)
+    return {name: found for name, found in ways.items() if found}, pointed
 
 
 # ---- judging ----
@@ -205,7 +207,7 @@ def recalls(images: Sequence[LabelledImage], found: Found, threshold: float) -> 
         here = [one for one in images if belongs(one, name) and len(one.of(MITOSIS))]
         if here:
             recall = detection_metrics(marked(here, found, RADIUS_UM), threshold, SAMPLES).recall
-            yield recall.value, f"{recall.value:.2f} [{recall.low:.2f}, {recall.high:.2f}]"
+            yield recall.value, str(recall)
 
 
 def judged(images: Sequence[LabelledImage], found: Found, price: float | None, threshold: float) -> list[str]:
@@ -240,7 +242,6 @@ def main() -> None:
     cohort = cohort[cohort["split"].isin(options.splits)]
     reference = read_table(options.cohort / "reference.csv")
     images = drawn(image_sources(cohort, reference), options)
-    device = choose_device(options.device)
     for name in (*LABORATORIES, *EMPTY, *ORGANS, *LOOKALIKES):
         here = [one for one in images if belongs(one, name)]
         print(f"{name}: {len(here)} images, {area_mm2(here):.2f} mm2, "
@@ -252,11 +253,10 @@ def main() -> None:
     def line(name: str, found: Found, price: float | None, threshold: float = 0.0) -> None:
         print("| " + " | ".join([name, *judged(images, found, price, threshold)]) + " |", flush=True)
 
-    ways = seen_by(teachers_of(options.teachers, device), images, device) if options.teachers else {}
     for model in options.models:
-        parts, pointed = parts_of(model, images, device, losses=options.losses)
+        ways, pointed = parts_of(model, images, options)
         for price in options.prices:
-            for name, found in (ways | parts).items():
+            for name, found in ways.items():
                 line(f"{Path(model).stem}: {name}", found, price)
         for floor in FLOORS if options.losses else ():
             line(f"{Path(model).stem}: first network points to, floor {floor:g}", pointed, None, floor)
