@@ -82,6 +82,7 @@ site: $(READY)  ## the documentation as pages that open offline, in build/site
 
 graphs: $(READY)  ## the bundled detector for installations without torch; after its weights or card have changed
 	$(BIN)/metaphase model export breast --output src/metaphase/models/onnx/breast.onnx
+	rm src/metaphase/models/onnx/breast.detections.onnx
 
 wheel: $(LIGHT) $(VIEWER)/openseadragon.min.js  ## a wheel with the viewer inside, in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

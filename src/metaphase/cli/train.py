@@ -116,17 +116,20 @@ def model_export(
     output: console.Output,
     as_json: console.Json = False,
 ) -> None:
-    """Write a detector as an ONNX graph, uint8 pixels in, probabilities out, with its card beside it.
+    """Write a detector as ONNX graphs, uint8 pixels in, probabilities out, with its card beside it.
 
-    `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch: docs/inference.md.
+    `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch; FILE.detections.onnx gives
+    the detections of an image to any program: docs/inference.md.
 
     Parameters:
         output: The .onnx file to write.
     """
-    from metaphase.networks.exporting import export_model
+    from metaphase.networks.joining import export_detector
 
-    card = export_model(file, output)
+    card, joined = export_detector(file, output)
     _show_written(as_json, card, output.with_suffix(".onnx"))
+    if joined is not None:
+        console.say(joined)
 
 
 def _show_written(as_json: bool, card: ModelCard, path: Path) -> None:

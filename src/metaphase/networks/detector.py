@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -36,8 +36,9 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.engine.onnx import OnnxEngine, OnnxNetwork, load_onnx, onnx_device
 from metaphase.networks.engine.searching import TileEngine
+from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
-from metaphase.networks.engine.streaming import whole_map
+from metaphase.networks.engine.streaming import answer_map, find_detections, whole_map
 from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import WORKING_MPP
 from metaphase.slides.tiles import TileProcesses
@@ -160,18 +161,36 @@ class ReadyDetector:
         return self.detector.mpp
 
     def predict(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
-        """Probabilities of a mitosis in RGB pixels at the model's resolution, by all of its networks.
+        """Probabilities of a mitosis in RGB pixels at the model's resolution, on the scale of `detect`.
 
         An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
         value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
         height, width, 3) give one number each, for their middle, not smoothed, close to what a map says
         there; they hold at least the 97 px that networks see, or a classifier's own patch.
+
+        A model with final answers, as the bundled one, gives those: in a map at the outputs around each
+        position that a search finds, elsewhere 0 (`first_map` has values everywhere); of patches, which then
+        hold 116 px, whether a search would find something there or not.
         """
         if np.ndim(pixels) == 4:
             return self._of_patches(np.asarray(pixels))
-        used = self.detector.points.smooth_um if smooth_um is None else smooth_um
+        points = self.detector.points
+        used = points.smooth_um if smooth_um is None else smooth_um
         slide, peaks = ArraySlide(pixels, self.mpp), PeakConfig(smooth_um=used)
-        return whole_map(self._everywhere, slide, peaks, mpp=self.mpp)
+        if self.engine.answered_from is None:
+            return whole_map(self._everywhere, slide, peaks, mpp=self.mpp)
+        peaks = replace(peaks, suppress_um=points.suppress_um)
+        return answer_map(find_detections(self.engine, slide, peaks, mpp=self.mpp), slide)
+
+    def first_map(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
+        """What the search sees first: of a pair its first network alone, before re-check and final answers.
+
+        A map as of `predict`, with a value everywhere. Of a pair it is on a scale of its own: thresholds of
+        `detect` mean nothing there.
+        """
+        used = self.detector.points.smooth_um if smooth_um is None else smooth_um
+        slide = ArraySlide(pixels, self.mpp)
+        return whole_map(self.engine, slide, PeakConfig(smooth_um=used), mpp=self.mpp)
 
     @cached_property
     def _everywhere(self) -> TileEngine:
@@ -183,6 +202,11 @@ class ReadyDetector:
     def _of_patches(self, patches: RGB) -> Floats32:
         card, sizes = self.detector.cards[0], patches.shape[1:3]
         side, point = card.patch_px if card.family == PATCHES else RECEPTIVE_PX, card.patch_px // 2
+        probabilities: Callable[[RGB], Floats32] = self.engine.patch_probabilities
+        at_once = PATCHES_AT_ONCE
+        if self.engine.answered_from is not None:
+            side, point, probabilities = ANSWER_PX, ANSWER_PX // 2, self.engine.answers_about
+            at_once = answered_at_once(self.engine.windows_px)
         if patches.dtype != np.uint8 or patches.shape[3] != 3 or min(sizes) < side:
             raise UsageError(
                 f"patches of shape {patches.shape} and type {patches.dtype} cannot be computed",
@@ -190,8 +214,7 @@ class ReadyDetector:
             )
         top, left = (min(max(0, size // 2 - point), size - side) for size in sizes)
         seen = np.ascontiguousarray(patches[:, top : top + side, left : left + side])
-        starts = range(0, len(seen), PATCHES_AT_ONCE)
-        found = [self.engine.patch_probabilities(seen[at : at + PATCHES_AT_ONCE]) for at in starts]
+        found = [probabilities(seen[at : at + at_once]) for at in range(0, len(seen), at_once)]
         return np.concatenate([np.empty(0, np.float32), *found])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -177,20 +177,14 @@ def measured_ranges(network: nn.Sequential, card: ModelCard, windows: Iterable[R
     return tuple((float(low), float(high)) for low, high in zip(lowest, highest, strict=True))
 
 
-def _built(network: nn.Sequential, ranges: Ranges) -> _Graph:
-    graph = _Graph(ranges)
-    *body, head = fold_logits(network)
-    assert isinstance(head, nn.Conv2d)
-    values = graph.convolution(graph.modules(graph.pixels(), body), head)
-    if isinstance(network[-1], Subcells):
-        values = graph.add("DepthToSpace", values, blocksize=SUBCELLS, mode="CRD")
-        values = graph.cropped(values)
-    graph.add("Squeeze", values, graph.constant([1]), output=LOGIT)
+def _built(network: nn.Sequential, ranges: Ranges) -> Graph:
+    graph = Graph(ranges)
+    graph.network(network, PIXELS, output=LOGIT)
     graph.add("Sigmoid", LOGIT, output=PROBABILITY)
     return graph
 
 
-class _Graph:
+class Graph:
     """Nodes and constants as they are added; with ranges, feature maps are rounded to 8 bits."""
 
     def __init__(self, ranges: Ranges) -> None:
@@ -214,9 +208,19 @@ class _Graph:
         self._constants[name] = np.array(value, numbers)
         return name
 
-    def pixels(self) -> str:
-        """The input as (tiles, 3, height, width)."""
-        pixels = self.add("Transpose", PIXELS, perm=(0, 3, 1, 2))
+    def network(self, network: nn.Sequential, pixels: str, output: str = "") -> str:
+        """Logits (tiles, rows, columns) of a network about uint8 pixels (tiles, height, width, 3)."""
+        *body, head = fold_logits(network)
+        assert isinstance(head, nn.Conv2d)
+        values = self.convolution(self.modules(self._planes(pixels), body), head)
+        if isinstance(network[-1], Subcells):
+            values = self.add("DepthToSpace", values, blocksize=SUBCELLS, mode="CRD")
+            values = self._cropped(values, pixels)
+        return self.add("Squeeze", values, self.constant([1]), output=output)
+
+    def _planes(self, pixels: str) -> str:
+        """Pixels as (tiles, 3, height, width)."""
+        pixels = self.add("Transpose", pixels, perm=(0, 3, 1, 2))
         return self._back(pixels, 1.0, 0) if self._rounds else self.add("Cast", pixels, to=1)
 
     def _map(self, values: str) -> str:
@@ -301,16 +305,18 @@ class _Graph:
         cut = self.add("Slice", values, *edges)
         return self._rounded(cut, *self._steps[values]) if values in self._steps else cut
 
-    def cropped(self, values: str) -> str:
+    def _cropped(self, values: str, pixels: str) -> str:
         """Without the outputs of a last cell that see beyond the image."""
-        shape = self.add("Slice", self.add("Shape", PIXELS), self.constant([1]), self.constant([3]))
+        shape = self.add("Slice", self.add("Shape", pixels), self.constant([1]), self.constant([3]))
         first = self.add("Sub", shape, self.constant([RECEPTIVE_PX]))
         sides = self.add("Div", first, self.constant([OUTPUT_STRIDE_PX]))
         ends = self.add("Add", sides, self.constant([1]))
         return self.add("Slice", values, self.constant([0, 0]), ends, self.constant([2, 3]))
 
-    def written(self, card: ModelCard, outputs: Sequence[str]) -> bytes:
-        """The model."""
+    def written(
+        self, card: ModelCard, outputs: Sequence[str], shape: Sequence[str] = ("tiles", "rows", "columns")
+    ) -> bytes:
+        """The model, whose outputs have a shape."""
         try:
             import onnx
             from onnx import helper, numpy_helper
@@ -324,7 +330,7 @@ class _Graph:
         for operation, inputs, output, settings in self._nodes:
             nodes.append(helper.make_node(operation, inputs, [output]))
             nodes[-1].attribute.extend(helper.make_attribute(*each) for each in settings.items())
-        shape, inner = ("tiles", "rows", "columns"), ("tiles", "{} channels", "{} rows", "{} columns")
+        inner = ("tiles", "{} channels", "{} rows", "{} columns")
         sides = {each: inner if each in self.maps else shape for each in outputs}
         ends = [named(each, kinds.FLOAT, [side.format(each) for side in sides[each]]) for each in outputs]
         pixels = named(PIXELS, kinds.UINT8, ("tiles", "height", "width", 3))

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+import scipy
+
 from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.networks.cards import RECEPTIVE_PX, Calibration
@@ -95,6 +98,11 @@ class TileEngine(ABC):
     def final_logits(self, squares: RGB) -> Floats32:
         """Final answers (n,) about squares (n, side, side, 3), by views of them."""
         return view_logits(squares, self.window_logits)
+
+    def answers_about(self, squares: RGB) -> Floats32:
+        """Their probabilities (n,), calibrated."""
+        logits = self.calibration(self.final_logits(squares).astype(np.float64))
+        return np.asarray(scipy.special.expit(logits), np.float32)
 
     @abstractmethod
     def values(self, array: Any) -> Values:

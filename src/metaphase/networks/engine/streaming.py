@@ -17,7 +17,7 @@ from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
 from metaphase.networks.engine.positions import BORDER, Peaks, Rows, smoothing_reach
 from metaphase.networks.engine.searching import StartedTiles, TileEngine
-from metaphase.networks.engine.second import ANSWER_PX, answered_at_once
+from metaphase.networks.engine.second import ANSWER_PX, ANSWER_REACH, answered_at_once
 from metaphase.networks.engine.settings import PeakConfig
 from metaphase.slides.contract import WORKING_MPP, Slide
 from metaphase.slides.tiles import (
@@ -171,6 +171,16 @@ def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: floa
     return found
 
 
+def answer_map(points: Detections, slide: Slide) -> Floats32:
+    """A map as `whole_map` gives it of final answers: each at the outputs that it covers, elsewhere 0."""
+    found = np.zeros([-(-side // OUTPUT_STRIDE_PX) for side in (slide.height, slide.width)], np.float32)
+    for x, y, probability in zip(points.x[::-1], points.y[::-1], points.probability[::-1], strict=True):
+        row, column = round(y / OUTPUT_STRIDE_PX), round(x / OUTPUT_STRIDE_PX)
+        rows, columns = (slice(max(0, at - ANSWER_REACH), at + ANSWER_REACH + 1) for at in (row, column))
+        found[rows, columns] = probability
+    return found
+
+
 def as_detections(
     engine: TileEngine, slide: Slide, points: Detections, config: PeakConfig, plan: TilePlan
 ) -> Detections:
@@ -192,12 +202,11 @@ def _answered(
 ) -> Detections:
     """Points with the probability that views of their squares give, most probable first, from `floor` on."""
     middles = np.column_stack([points.x, points.y]) + plan.scale / 2  # squares lie around corners of pixels
-    logits, at_once = np.empty(len(middles)), answered_at_once(engine.windows_px)
+    probability, at_once = np.empty(len(middles), np.float32), answered_at_once(engine.windows_px)
     for rows, squares in cut_squares(slide, middles, ANSWER_PX, plan.mpp):
         for first in range(0, len(rows), at_once):
             some = slice(first, first + at_once)
-            logits[rows[some]] = engine.final_logits(squares[some])
-    probability = scipy.special.expit(engine.calibration(logits)).astype(np.float32)
+            probability[rows[some]] = engine.answers_about(squares[some])
     order = np.argsort(-probability, kind="stable")
     return replace(points, probability=probability).taken(order[probability[order] >= floor])
 
