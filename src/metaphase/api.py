@@ -630,7 +630,6 @@ def evaluate(
     manifest: str | Path | None = None,
     by: Sequence[str] = (),
     split: str | None = None,
-    ignore: str | Path | None = None,
     card: str | Path | None = None,
     matching: MatchingConfig | None = None,
     bootstrap: BootstrapConfig | None = None,
@@ -645,11 +644,10 @@ def evaluate(
         manifest: The slides, with resolution and patient.
         by: Columns of the manifest to report by.
         split: Only this split of the manifest.
-        ignore: Regions in which nothing counts (GeoJSON or CSV).
         card: A model card, whose threshold is used.
         matching: A `MatchingConfig`; `settings` go before what it says.
         bootstrap: How patients are drawn for the intervals, likewise.
-        settings: `threshold`, `radius_um`, `method`, ... of `MatchingConfig`; `samples`, `confidence`,
+        settings: `threshold`, `radius_um`, `ignore`, ... of `MatchingConfig`; `samples`, `confidence`,
             `seed` of `BootstrapConfig`.
 
     Returns:
@@ -669,7 +667,7 @@ def evaluate(
     refuse_unknown(settings, (*_names(MatchingConfig), *_names(BootstrapConfig)), "mp.evaluate")
     with _file_of(truth, "slide") as true, _file_of(predictions, "slide") as found:
         return evaluate_mitoses(
-            true, found, manifest=manifest, by=by, split=split, ignore=ignore, mpp=mpp, card=card,
+            true, found, manifest=manifest, by=by, split=split, mpp=mpp, card=card,
             matching=replace(matching or MatchingConfig(), **ours),
             bootstrap=replace(bootstrap or BootstrapConfig(), **theirs),
         )  # fmt: skip

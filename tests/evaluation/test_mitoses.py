@@ -232,14 +232,16 @@ def test_ignored_regions_count_on_neither_side(cohort: Path) -> None:
     half = SIDE / 2
     rows = [{"slide": f"s{i:02}", "x": 0, "y": 0, "width": half, "height": SIDE} for i in range(12)]
     write_table(cohort / "ignore.csv", pd.DataFrame(rows))
-    result = evaluated(cohort, predictions_of(cohort), ignore=cohort / "ignore.csv")
+    left_out = MatchingConfig(ignore=str(cohort / "ignore.csv"))
+    result = evaluated(cohort, predictions_of(cohort), matching=left_out)
     truth, predictions = pd.read_csv(cohort / "truth.csv"), predictions_of(cohort)
     assert result.overall.truths == (truth["x"] > half).sum()
     assert result.overall.true + result.overall.false == (predictions["x"] > half).sum()
     polygons = pd.DataFrame({"slide": [f"s{i:02}" for i in range(12)]})
     polygons["wkt"] = f"POLYGON((0 0, {half} 0, {half} {SIDE}, 0 {SIDE}, 0 0))"
     write_table(cohort / "wkt.csv", polygons)
-    assert evaluated(cohort, predictions, ignore=cohort / "wkt.csv").overall == result.overall
+    left_out = MatchingConfig(ignore=str(cohort / "wkt.csv"))
+    assert evaluated(cohort, predictions, matching=left_out).overall == result.overall
 
 
 def test_ignore_points_of_the_truth_remove_detections_around_them(cohort: Path) -> None:
@@ -258,11 +260,12 @@ def test_qupath_regions_and_discs(cohort: Path) -> None:
     feature = {"type": "Feature", "geometry": {"type": "Point", "coordinates": position}}
     feature["properties"] = {"radius_um": 5}
     (folder / "s00.geojson").write_text(json.dumps([feature]))
-    assert evaluated(cohort, predictions_of(cohort), ignore=folder).overall.truths == 12 * 30 - 1
+    left_out = MatchingConfig(ignore=str(folder))
+    assert evaluated(cohort, predictions_of(cohort), matching=left_out).overall.truths == 12 * 30 - 1
     feature["properties"] = {}
     (folder / "s00.geojson").write_text(json.dumps([feature]))
     with pytest.raises(TableError, match="radius_um"):
-        evaluated(cohort, predictions_of(cohort), ignore=folder)
+        evaluated(cohort, predictions_of(cohort), matching=left_out)
 
 
 def test_border_is_left_out_for_both_sides_and_for_the_area(cohort: Path) -> None:

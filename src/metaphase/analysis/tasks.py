@@ -28,7 +28,7 @@ from metaphase.evaluation.metrics import (
     curve,
     detection_metrics,
 )
-from metaphase.evaluation.mitoses import evaluate_mitoses, load_marked
+from metaphase.evaluation.mitoses import evaluate_mitoses, locate
 from metaphase.evaluation.operating_points import GRID, SEARCH, stated_search
 from metaphase.evaluation.tuning import (
     COUNT_PARTS,
@@ -200,9 +200,9 @@ def _of_fields(truth: Path, found: Path, folder: Path, fields: str) -> Task:
 
 def _held_out_f1(truth: Path, found: Path, split: str) -> Estimate:
     """F1 where each fold has the threshold of the others."""
-    _, marked = load_marked(
-        truth, found, manifest=None, split=split, ignore=None, mpp=None, matching=MatchingConfig(), every=True
-    )
+    marked = locate(
+        truth, found, manifest=None, split=split, mpp=None, matching=MatchingConfig(), every=True
+    ).marked
     deltas = np.zeros(len(marked.cases))
     for own in _folds(marked.patients):
         deltas[own], _ = best_threshold(curve(marked.of_slides(~own)))

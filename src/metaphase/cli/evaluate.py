@@ -39,7 +39,6 @@ Counts = Annotated[
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder for tables, plots and the page.")]
 By = Annotated[list[str] | None, typer.Option(help="Manifest column to report by; may be repeated.")]
 Split = Annotated[str | None, typer.Option(help="Use only this split of the manifest.")]
-Ignore = Annotated[Path | None, typer.Option(help="Regions in which nothing counts (GeoJSON or CSV).")]
 Card = Annotated[Path | None, typer.Option(help="Model card whose tuned parameters are used.")]
 NewCard = Annotated[Path | None, typer.Option(help="Model card to keep the parameters in.")]
 
@@ -55,7 +54,6 @@ def mitoses(
     by: By = None,
     split: Split = None,
     card: Card = None,
-    ignore: Ignore = None,
     mpp: console.Mpp = None,
     as_json: console.Json = False,
 ) -> None:
@@ -66,12 +64,51 @@ def mitoses(
     from metaphase.reports.evaluation import write_mitosis_report
 
     result = evaluate_mitoses(
-        truth, predictions, manifest=manifest, by=by or (), split=split, ignore=ignore, mpp=mpp,
+        truth, predictions, manifest=manifest, by=by or (), split=split, mpp=mpp,
         card=card, matching=given(MatchingConfig), bootstrap=given(BootstrapConfig),
     )  # fmt: skip
     if output is not None:
         write_mitosis_report(result, output)
     _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
+
+
+@evaluate.command("compare")
+@takes(
+    "evaluation.marks.MatchingConfig",
+    others=("radius_um", "method", "border_um", "missing_as_empty", "ignore"),
+)
+@takes("evaluation.metrics.BootstrapConfig")
+def compare_command(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCES...")],
+    labels: Annotated[
+        Path, typer.Option(help="The truth: a table, or a folder that `metaphase data import` wrote.")
+    ],
+    output: console.Folder,
+    threshold: list[float] | None = None,
+) -> None:
+    """Which detector is better on the same slides, and what does each find that the others miss?
+
+    Parameters:
+        sources: Two or more of: results of `metaphase detect`, files or folders in any format that is read.
+        output: Folder for tables and the page.
+        threshold: Lowest probability that counts, one for all or one each; by default what results state.
+    """
+    from metaphase.evaluation.differences import compare_sources
+    from metaphase.evaluation.marks import MatchingConfig
+    from metaphase.evaluation.metrics import RATES, BootstrapConfig
+    from metaphase.reports.evaluation import write_sources_report
+
+    result = compare_sources(
+        labels, sources, thresholds=threshold or (), matching=given(MatchingConfig),
+        bootstrap=given(BootstrapConfig),
+    )  # fmt: skip
+    write_sources_report(result, output)
+    console.warn(*result.warnings)
+    rows = [(one.name, *(str(getattr(one.metrics, rate)) for rate in RATES)) for one in result.sources]
+    for (one, other), apart in result.differences.items():
+        rows.append((f"{one} less {other}", *map(str, apart.values())))
+    console.stdout.print(console.rows_table(("", *(rate.replace("_", " ") for rate in RATES)), rows))
+    console.say(output / "index.html")
 
 
 def _add_agreement(task: CountPart, about: str) -> None:
@@ -119,14 +156,13 @@ def tasks(truth: Path, found: Path, output: console.Folder) -> None:
 
 
 @tune.command("mitoses")
-@takes("evaluation.marks.MatchingConfig", others=("radius_um", "method", "missing_as_empty"))
+@takes("evaluation.marks.MatchingConfig", others=("radius_um", "method", "missing_as_empty", "ignore"))
 def tune_mitoses_command(
     truth: Truth,
     predictions: Predictions,
     card: NewCard = None,
     manifest: console.Manifest = None,
     split: Split = None,
-    ignore: Ignore = None,
     mpp: console.Mpp = None,
     paper: console.Paper = False,
     as_json: console.Json = False,
@@ -136,7 +172,7 @@ def tune_mitoses_command(
     from metaphase.evaluation.tuning import tune_mitoses
 
     tuned = tune_mitoses(
-        truth, predictions, card, manifest=manifest, split=split, ignore=ignore, mpp=mpp,
+        truth, predictions, card, manifest=manifest, split=split, mpp=mpp,
         matching=given(MatchingConfig), floor=_floor(paper),
     )  # fmt: skip
     _show_tuned(tuned, as_json)

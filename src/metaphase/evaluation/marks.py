@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import shapely
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
@@ -53,6 +53,9 @@ class MatchingConfig:
 
     missing_as_empty: bool = False
     """Slides without predictions have no detections."""
+
+    ignore: Annotated[str, BeforeValidator(str)] = ""
+    """Regions in which nothing counts: a GeoJSON or CSV file, or a folder of GeoJSON files."""
 
 
 # ---- positions where neither truth nor detections count ----
@@ -215,7 +218,20 @@ class Marked:
         )
 
 
-def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: MatchingConfig) -> Marked:
+class SlideMatch(NamedTuple):
+    """What counts on a slide, in its level-0 pixels."""
+
+    mpp: float
+    truths: Points
+    positions: Points
+    probability: Floats
+    matched: Integers
+    """The truth that each detection found, or `NOBODY`."""
+
+
+def matches(
+    comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: MatchingConfig
+) -> Iterator[SlideMatch]:
     """Match every slide of the comparison; what lies in `ignored` or in the border counts on neither side."""
     manifest = comparison.cohort.manifest
     unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
@@ -225,19 +241,26 @@ def mark(comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: Ma
             next_step="give the columns width and height in the manifest",
         )
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
-    marks, truths = list[Marks](), []
     for case, mpp, *size in comparison.cohort.frames():
         region, border = ignored.get(case), config.border_um / mpp
         real, _ = truth.get(case, _NO_POINTS)
-        real = real[counts(real, size, region, border)] * mpp
+        real = real[counts(real, size, region, border)]
         positions, probability = predictions.get(case, _NO_POINTS)
         kept = counts(positions, size, region, border)
-        positions, probability = positions[kept] * mpp, probability[kept]
-        matched = match(positions, probability, real, config.radius_um, config.method)
-        found, distance = matched != NOBODY, np.full(len(matched), np.nan)
-        distance[found] = np.linalg.norm(positions[found] - real[matched[found]], axis=1)
-        marks.append((probability, found, distance))
-        truths.append(len(real))
+        positions, probability = positions[kept], probability[kept]
+        matched = match(positions * mpp, probability, real * mpp, config.radius_um, config.method)
+        yield SlideMatch(mpp, real, positions, probability, matched)
+
+
+def mark(cohort: Cohort, slides: Sequence[SlideMatch], config: MatchingConfig) -> Marked:
+    """Each detection of the slides of the cohort, true or false."""
+    manifest, marks = cohort.manifest, list[Marks]()
+    for one in slides:
+        found, distance = one.matched != NOBODY, np.full(len(one.matched), np.nan)
+        apart = one.positions[found] - one.truths[one.matched[found]]
+        distance[found] = np.linalg.norm(apart, axis=1) * one.mpp
+        marks.append((one.probability, found, distance))
+    truths = [len(one.truths) for one in slides]
     sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
     inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)
     whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])

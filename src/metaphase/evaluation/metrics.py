@@ -309,6 +309,14 @@ class DetectionMetrics:
         return flat | {f"sensitivity_at_{rate:g}_per_mm2": value for rate, value in self.froc.items()}
 
 
+def drawn_at(marked: Marked, threshold: float, times: Floats) -> dict[str, Floats]:
+    """Precision, recall, F1 at the threshold, and average precision, of every draw."""
+    rates = drawn_rates(marked, np.array([threshold]), times)
+    steps = thinned(curve(marked), AVERAGED_THRESHOLDS).threshold
+    average = drawn_average_precision(marked, steps, times)
+    return {name: table[:, 0] for name, table in rates.items()} | {"average_precision": average}
+
+
 def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig) -> DetectionMetrics:
     """Compute all metrics; the intervals draw patients."""
     counted = marked.probability >= threshold
@@ -321,10 +329,7 @@ def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig)
         "f1": float(f1_of_counts(true, false, truths)),
         "average_precision": average_precision(whole),
     }
-    times, at = draws(marked.patients, config), np.array([threshold])
-    drawn = {name: table[:, 0] for name, table in drawn_rates(marked, at, times).items()}
-    steps = thinned(whole, AVERAGED_THRESHOLDS).threshold
-    drawn["average_precision"] = drawn_average_precision(marked, steps, times)
+    drawn = drawn_at(marked, threshold, draws(marked.patients, config))
     rates = {name: estimate(value, drawn[name], config) for name, value in values.items()}
     distances = marked.distance_um[counted & marked.found]
     best, best_f1 = best_threshold(whole)

@@ -16,12 +16,15 @@ from metaphase.base.arrays import Floats, Mask, Points
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
 from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
+from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import Cohort, Comparison, compare, load_truth
 from metaphase.evaluation.marks import (
     Marked,
     MatchingConfig,
+    SlideMatch,
     by_slide,
     mark,
+    matches,
     merged,
     point_regions,
     read_regions,
@@ -192,7 +195,6 @@ def evaluate_mitoses(
     manifest: str | Path | None = None,
     by: Sequence[str] = (),
     split: str | None = None,
-    ignore: str | Path | None = None,
     mpp: float | None = None,
     card: str | Path | None = None,
     matching: MatchingConfig | None = None,
@@ -200,25 +202,19 @@ def evaluate_mitoses(
 ) -> MitosisResult:
     """Compare detections with truth.
 
-    `by` names manifest columns (laboratory, scanner) to report apart; `ignore` holds regions that do not
-    count. The threshold is that of `matching`; else that of the point `mitoses` in the model card `card`;
-    else that of the point which tables of `metaphase detect` state; else all detections count. The cases
-    that a point was tuned on are refused.
+    `by` names manifest columns (laboratory, scanner) to report apart. The threshold is that of `matching`;
+    else that of the point `mitoses` in the model card `card`; else that of the point which tables of
+    `metaphase detect` state; else all detections count. The cases that a point was tuned on are refused.
     """
     matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
     if card is not None and matching.threshold is not None:
         raise UsageError("both a threshold and a model card are given", next_step="give one of them")
     own = card is None and matching.threshold is None
-    comparison, marked = load_marked(
-        truth, predictions, manifest=manifest, split=split, ignore=ignore, mpp=mpp, matching=matching,
-        every=not own,
-    )  # fmt: skip
-    point, tables = None if card is None else load_point(card, "mitoses"), detection_files(Path(predictions))
-    for tuned in (point, *(stated_point([table], "mitoses") for table in tables)):
-        if tuned is not None:
-            refuse_reuse(tuned, comparison.cohort)
-    if own:
-        point = stated_point(tables, "mitoses")
+    located = locate(
+        truth, predictions, manifest=manifest, split=split, mpp=mpp, matching=matching, every=not own
+    )
+    comparison, marked = located.comparison, located.marked
+    point = point_of(predictions, comparison.cohort, card, own=own)
     if point is not None:
         matching = replace(matching, threshold=point.delta)
     sources = {"truth": str(truth), "predictions": str(predictions), "split": split}
@@ -244,22 +240,45 @@ def evaluate_mitoses(
         area_mm2=float(marked.area_mm2.sum()),
         threshold=threshold,
         settings=settings,
-        warnings=(*comparison.warnings, *_warnings(marked)),
+        warnings=(*comparison.warnings, *doubts(marked)),
     )
 
 
-def load_marked(
+def point_of(
+    predictions: str | Path, cohort: Cohort, card: str | Path | None = None, *, own: bool = True
+) -> OperatingPoint | None:
+    """The point of a card, else with `own` the one that tables of `metaphase detect` state.
+
+    That a point was tuned on cases of the cohort is an error, whether it is used or not.
+    """
+    point, tables = None if card is None else load_point(card, "mitoses"), detection_files(Path(predictions))
+    for tuned in (point, *(stated_point([table], "mitoses") for table in tables)):
+        if tuned is not None:
+            refuse_reuse(tuned, cohort)
+    return stated_point(tables, "mitoses") if own else point
+
+
+@dataclass(frozen=True)
+class Located:
+    """Detections and truth of the same slides, matched."""
+
+    comparison: Comparison
+    slides: tuple[SlideMatch, ...]
+    """One a slide of the cohort."""
+    marked: Marked
+
+
+def locate(
     truth: str | Path,
     predictions: str | Path,
     *,
     manifest: str | Path | None,
     split: str | None,
-    ignore: str | Path | None,
     mpp: float | None,
     matching: MatchingConfig,
     floor: float = 0.0,
     every: bool = False,
-) -> tuple[Comparison, Marked]:
+) -> Located:
     """Read, check and match truth and predictions of at least the probability `floor`, of results also
     `every` one that is not listed."""
     cohort, true_points = load_truth(truth, manifest, mpp)
@@ -269,10 +288,11 @@ def load_marked(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
     warnings = check_frame(comparison, matching.radius_um)
-    drawn = [] if ignore is None else read_regions(ignore, cohort)
+    drawn = read_regions(matching.ignore, cohort) if matching.ignore else []
     discs = point_regions(comparison.ignored, cohort, matching.ignore_radius_um)
     comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
-    return comparison, mark(comparison, merged([*drawn, *discs]), matching)
+    slides = tuple(matches(comparison, merged([*drawn, *discs]), matching))
+    return Located(comparison, slides, mark(comparison.cohort, slides, matching))
 
 
 Measured = TypeVar("Measured")
@@ -306,7 +326,8 @@ def _group_values(manifest: pd.DataFrame, column: str, source: str) -> npt.NDArr
     return values
 
 
-def _warnings(marked: Marked) -> list[ResultWarning]:
+def doubts(marked: Marked) -> list[ResultWarning]:
+    """What limits the metrics of marked detections."""
     warnings = []
     if not len(marked.probability):
         text = "there are no detections: precision is undefined, F1 is 0"

@@ -41,7 +41,7 @@ from metaphase.detections.table import (
     detection_set,
 )
 from metaphase.evaluation.comparison import Cohort, compare, completed
-from metaphase.evaluation.marks import Marked, MatchingConfig, mark, merged, point_regions
+from metaphase.evaluation.marks import Marked, MatchingConfig, mark, matches, merged, point_regions
 from metaphase.evaluation.metrics import (
     THRESHOLD_RULES,
     BootstrapConfig,
@@ -293,7 +293,8 @@ class Bench:
         predictions = self.cohort.renamed(by_folder)  # folders are not called as every case is
         comparison = compare(self.cohort, self.truth, predictions)
         ignored = point_regions(comparison.ignored, self.cohort, self.matching.ignore_radius_um)
-        return mark(comparison, merged(ignored), self.matching)
+        slides = tuple(matches(comparison, merged(ignored), self.matching))
+        return mark(comparison.cohort, slides, self.matching)
 
     def centres(self) -> list[str]:
         """Laboratory of each slide, in the order of the marks."""

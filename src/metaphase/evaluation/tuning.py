@@ -40,7 +40,7 @@ from metaphase.evaluation.metrics import (
     draws,
     thinned,
 )
-from metaphase.evaluation.mitoses import load_marked
+from metaphase.evaluation.mitoses import locate
 from metaphase.evaluation.operating_points import (
     load_point,
     refuse_test_slides,
@@ -61,7 +61,6 @@ def tune_mitoses(
     *,
     manifest: Path | None = None,
     split: str | None = None,
-    ignore: Path | None = None,
     mpp: float | None = None,
     matching: MatchingConfig | None = None,
     floor: float = 0.0,
@@ -71,17 +70,17 @@ def tune_mitoses(
     Detections below `floor` are left out first. Tables of `metaphase detect` say how they were searched, and
     the point then says so, too.
     """
-    comparison, marked = load_marked(
+    located = locate(
         truth,
         predictions,
         manifest=manifest,
         split=split,
-        ignore=ignore,
         mpp=mpp,
         matching=matching or MatchingConfig(),
         floor=floor,
         every=True,
     )
+    comparison, marked = located.comparison, located.marked
     refuse_test_slides(comparison.cohort)
     delta, value = best_threshold(curve(marked))
     if not value > 0:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from metaphase.base.errors import ResultWarnings, several
+from metaphase.base.errors import MetaphaseError, ResultWarnings, several
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.tables import write_table
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.differences import FALSE, SourcesResult, column_of
 from metaphase.evaluation.grades import AgreementResult
 from metaphase.evaluation.metrics import FALSE_PER_MM2, RATES, DetectionMetrics, Estimate
 from metaphase.evaluation.mitoses import MitosisResult
-from metaphase.reports.pages import DASH, TextTable, data_uri, jsonable, render
+from metaphase.reports.pages import (
+    DASH,
+    TextTable,
+    data_uri,
+    encode_jpeg,
+    jsonable,
+    probability_text,
+    render,
+)
 from metaphase.reports.plots import (
     confusion_plot,
     f1_plot,
@@ -26,6 +38,8 @@ from metaphase.reports.plots import (
     precision_recall_plot,
     scatter_plot,
 )
+from metaphase.slides.opening import SlidePool
+from metaphase.slides.tiles import cut_square
 from metaphase.version import __version__
 
 # ---- a folder of results ----
@@ -33,6 +47,16 @@ from metaphase.version import __version__
 
 Figure = tuple[str, bytes, str]
 """The name of a picture's file, its content as PNG, and a sentence about what to see in it."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Small pictures of one kind."""
+
+    title: str
+    note: str
+    pictures: Sequence[tuple[str, str]]
+    """Each as a data URI, with what to say of it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,7 @@ class Report:
     figures: tuple[Figure, ...]
     settings: Mapping[str, Any]
     warnings: ResultWarnings
+    galleries: Sequence[Gallery] = ()
 
 
 def write_report(folder: Path, report: Report, data: Mapping[str, pd.DataFrame], record: Any) -> None:
@@ -192,6 +217,89 @@ def _tables(result: MitosisResult) -> Iterator[TextTable]:
 def _row(name: str, metrics: DetectionMetrics) -> tuple[str, ...]:
     counts = (metrics.slides, metrics.truths, metrics.true, metrics.false, metrics.missed)
     return (name, *map(str, counts), *(text(getattr(metrics, rate)) for rate in RATES))
+
+
+# ---- the report of several sources ----
+
+SHOWN = 60
+"""Pictures of a kind; more make the page slow."""
+PICTURE_UM, PICTURE_PX = 32.0, 128
+NAMES_OF_RATES = dict(zip(RATES, _COLUMNS[-len(RATES) :], strict=True))
+
+
+def write_sources_report(result: SourcesResult, folder: Path) -> None:
+    """Write the page, `metrics.json`, `metrics.csv` and, with every position that any source finds or that
+    all miss, `positions.csv`."""
+    names = [one.name for one in result.sources]
+    pairs = {f"{one} less {other}": rates for (one, other), rates in result.differences.items()}
+    rows = tuple((*_row(one.name, one.metrics), text(one.threshold)) for one in result.sources)
+    apart = tuple((name, *(text(rates[rate]) for rate in RATES)) for name, rates in pairs.items())
+    tables = (
+        TextTable("Each source", ("source", *_COLUMNS, "threshold"), rows),
+        TextTable(
+            "Differences", ("", *NAMES_OF_RATES.values()), apart,
+            "Draws of patients are the same for all sources: an interval without 0 is a difference.",
+        ),
+        TextTable("Who finds what", ("found by", "mitoses", "false positives"), _shares(result)),
+    )  # fmt: skip
+    f1 = {one.name: one.metrics.f1 for one in result.sources}
+    first = result.sources[0].metrics
+    report = Report(
+        title=f"{' and '.join(names)}: the same slides",
+        summary=f"{first.truths} mitoses in {several(first.slides, 'slide')} "
+        f"of {several(first.patients, 'patient')}.",
+        headline={f"F1 of {name}": value for name, value in f1.items()}
+        | {f"F1: {name}": rates["f1"] for name, rates in pairs.items()},
+        tables=tables,
+        figures=(),
+        settings=result.settings,
+        warnings=result.warnings,
+        galleries=_galleries(result),
+    )
+    record = {one.name: {"threshold": one.threshold, **asdict(one.metrics)} for one in result.sources}
+    data = {"metrics": result.table(), "positions": result.positions}
+    write_report(folder, report, data, {"sources": record, "differences": pairs})
+
+
+def _shares(result: SourcesResult) -> tuple[tuple[str, ...], ...]:
+    """Numbers of positions by who finds them."""
+    found = result.found_by()
+    kinds = Counter(zip(found, result.positions["label"], strict=True))
+    return tuple(
+        (_finders(names, result), str(kinds[names, MITOSIS]), str(kinds[names, FALSE]))
+        for names in sorted(set(found), key=lambda names: (-len(names), names))
+    )
+
+
+def _finders(found: Sequence[str], result: SourcesResult) -> str:
+    if len(found) == len(result.sources):
+        return "both" if len(found) == 2 else "all"
+    return f"{found[0]} alone" if len(found) == 1 else " and ".join(found) or "none"
+
+
+def _galleries(result: SourcesResult) -> list[Gallery]:
+    """Pictures of each kind of position, the least agreed upon first: what one source alone finds."""
+    kinds = list(zip(result.found_by(), result.positions["label"], strict=True))
+    ordered = sorted(set(kinds), key=lambda kind: (not kind[0], len(kind[0]), kind[1] != MITOSIS, kind[0]))
+    slides, manifest, galleries = SlidePool(), result.manifest.set_index("case"), list[Gallery]()
+    columns = [column_of(one.name) for one in result.sources]
+    for found, label in ordered:
+        rows = result.positions[[kind == (found, label) for kind in kinds]]
+        rows = rows.assign(sure=rows[columns].max(axis=1)).sort_values("sure", ascending=False, kind="stable")
+        pictures = []
+        for row in rows.head(SHOWN).to_dict("records"):
+            case = manifest.loc[row["slide"]]
+            said = ", ".join(probability_text(row[name]) for name in columns if not math.isnan(row[name]))
+            with suppress(MetaphaseError), slides.open(Path(case["he"]), case["mpp"]) as slide:
+                pixels = cut_square(slide, row["x"], row["y"], PICTURE_PX, PICTURE_UM / PICTURE_PX)
+                about = f"{row['slide']} ({row['x']:.0f}, {row['y']:.0f}) {said}"
+                pictures.append((data_uri("image/jpeg", encode_jpeg(pixels)), about))
+        what = "Mitoses" if label == MITOSIS else "False positives"
+        who = f"found by {_finders(found, result)}" if found else "missed by all"
+        shown = "" if len(pictures) == len(rows) else f"{len(pictures)} are shown, the most probable first."
+        galleries.append(Gallery(f"{what} {who}: {len(rows)}", shown, pictures))
+    slides.close()
+    return galleries
 
 
 # ---- the report of tasks 1 and 2 ----

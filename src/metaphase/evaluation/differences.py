@@ -1,0 +1,192 @@
+"""Several sources of detections on the same slides: what each finds, and how far they lie apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from metaphase.base.errors import ResultWarnings, UsageError
+from metaphase.detections.matching import NOBODY, match
+from metaphase.detections.table import MITOSIS
+from metaphase.evaluation.marks import Marked, MatchingConfig, SlideMatch
+from metaphase.evaluation.metrics import (
+    RATES,
+    BootstrapConfig,
+    DetectionMetrics,
+    Estimate,
+    detection_metrics,
+    drawn_at,
+    draws,
+    estimate,
+)
+from metaphase.evaluation.mitoses import Located, doubts, locate, point_of
+
+FALSE = "false"
+"""Label of a position where a source has a detection and the labels have no mitosis."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Detections of one program or model, from its threshold on."""
+
+    name: str
+    path: str
+    threshold: float
+    point: str
+    """Where the threshold comes from."""
+    marked: Marked
+    metrics: DetectionMetrics
+
+
+def column_of(name: str) -> str:
+    """The column of a source's probabilities."""
+    return f"{name}: probability"
+
+
+@dataclass(frozen=True)
+class SourcesResult:
+    """How well each source agrees with the labels, and where they differ."""
+
+    sources: tuple[Source, ...]
+    differences: dict[tuple[str, str], dict[str, Estimate]]
+    """Of each pair of sources the first's rates less the second's, with paired intervals."""
+    positions: pd.DataFrame
+    """`slide, x, y, label` (mitosis or false) and, as `NAME: probability`, what each source gives it, NaN
+    below its threshold. A mitosis that nobody finds is there, too."""
+    manifest: pd.DataFrame
+    """Of the slides: `case, he, mpp` and what else is known."""
+    settings: dict[str, Any]
+    warnings: ResultWarnings
+
+    def table(self) -> pd.DataFrame:
+        """All metrics, one row a source."""
+        stated = [{"source": one.name, "threshold": one.threshold} for one in self.sources]
+        return pd.DataFrame([row | one.metrics.row() for row, one in zip(stated, self.sources, strict=True)])
+
+    def found_by(self) -> pd.Series[Any]:
+        """The names of the sources that find each position."""
+        names = [one.name for one in self.sources]
+        found = self.positions[[column_of(name) for name in names]].notna().to_numpy()
+        return pd.Series(
+            [tuple(name for name, there in zip(names, row, strict=True) if there) for row in found],
+            self.positions.index,
+        )
+
+
+def compare_sources(
+    labels: str | Path,
+    sources: Sequence[str | Path],
+    *,
+    thresholds: Sequence[float] = (),
+    matching: MatchingConfig | None = None,
+    bootstrap: BootstrapConfig | None = None,
+) -> SourcesResult:
+    """Compare sources of detections (results of `metaphase detect`, or files in any format) with labels and
+    with each other.
+
+    `thresholds` are one for all or one each; without them each source has the point `mitoses` that its tables
+    state, and all detections of one that states none count.
+    """
+    matching, bootstrap = matching or MatchingConfig(), bootstrap or BootstrapConfig()
+    if len(sources) < 2:
+        raise UsageError("one source has nothing to be compared with", next_step="name two or more")
+    if len(thresholds) not in (0, 1, len(sources)):
+        raise UsageError(
+            f"there are {len(thresholds)} thresholds for {len(sources)} sources",
+            next_step="give --threshold once for all, or once for each in their order",
+        )
+    if wrong := [one for one in thresholds if not 0 <= one <= 1]:
+        raise UsageError(f"the threshold is {wrong[0]:g}", next_step="give a probability from 0 to 1")
+    given: list[float | None] = [*thresholds] or [None]
+    given *= len(sources) // len(given)
+    found, located = list[Source](), list[Located]()
+    for name, path, threshold in zip(_names(sources), sources, given, strict=True):
+        here = locate(
+            labels, path, manifest=None, split=None, mpp=None, matching=matching, every=threshold is not None,
+        )  # fmt: skip
+        point = point_of(path, here.comparison.cohort, own=threshold is None)
+        if point is not None:
+            lowest, origin = point.delta, point.source or "of its card"
+        else:
+            lowest, origin = (0.0, "all of it") if threshold is None else (threshold, "given")
+        metrics = detection_metrics(here.marked, lowest, bootstrap)
+        found.append(Source(name, str(path), lowest, origin, here.marked, metrics))
+        located.append(here)
+    cohort = located[0].comparison.cohort
+    tables = [
+        _positions(case, [one.slides[row] for one in located], found, matching)
+        for row, case in enumerate(cohort.cases)
+    ]
+    warnings = dict.fromkeys(
+        replace(warning, text=f"{one.name}: {warning.text}")
+        for one, here in zip(found, located, strict=True)
+        for warning in (*here.comparison.warnings, *doubts(here.marked))
+        if warning.code != "few-patients"
+    )
+    few = [one for one in doubts(located[0].marked) if one.code == "few-patients"]
+    settings = {"labels": str(labels)} | asdict(matching) | asdict(bootstrap)
+    settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in found}
+    del settings["threshold"]
+    return SourcesResult(
+        tuple(found), _differences(found, bootstrap), pd.concat(tables, ignore_index=True),
+        cohort.manifest, settings, (*warnings, *few),
+    )  # fmt: skip
+
+
+def _names(sources: Sequence[str | Path]) -> list[str]:
+    """What each is called: its file or folder, or its path where two would be called alike."""
+    short = [Path(one).resolve().stem for one in sources]
+    times = Counter(short)
+    names = [str(one) if times[name] > 1 else name for one, name in zip(sources, short, strict=True)]
+    for name, several in Counter(names).items():
+        if several > 1:
+            raise UsageError("is named twice", path=name, next_step="compare it with another source")
+    return names
+
+
+def _differences(
+    sources: Sequence[Source], bootstrap: BootstrapConfig
+) -> dict[tuple[str, str], dict[str, Estimate]]:
+    """Each draw of patients is the same for all sources, so what they have in common cancels out."""
+    times = draws(sources[0].marked.patients, bootstrap)
+    drawn = {one.name: drawn_at(one.marked, one.threshold, times) for one in sources}
+
+    def apart(one: Source, other: Source, rate: str) -> Estimate:
+        value = getattr(one.metrics, rate).value - getattr(other.metrics, rate).value
+        return estimate(value, drawn[one.name][rate] - drawn[other.name][rate], bootstrap)
+
+    return {
+        (one.name, other.name): {rate: apart(one, other, rate) for rate in RATES}
+        for one, other in combinations(sources, 2)
+    }
+
+
+def _positions(
+    case: str, slides: Sequence[SlideMatch], sources: Sequence[Source], matching: MatchingConfig
+) -> pd.DataFrame:
+    """The mitoses of a slide and what is false on it, with the probability that each source gives them.
+
+    False detections of two sources within the radius are one position, that of the first source.
+    """
+    mpp, truths = slides[0].mpp, slides[0].truths
+    places, columns = truths, [np.full(len(truths), np.nan) for _ in sources]
+    for number, (here, source) in enumerate(zip(slides, sources, strict=True)):
+        counted, right = here.probability >= source.threshold, here.matched != NOBODY
+        columns[number][here.matched[counted & right]] = here.probability[counted & right]
+        wrong, sure = here.positions[counted & ~right], here.probability[counted & ~right]
+        known = match(wrong * mpp, sure, places[len(truths) :] * mpp, matching.radius_um, matching.method)
+        shared, new = known != NOBODY, int((known == NOBODY).sum())
+        columns[number][len(truths) + known[shared]] = sure[shared]
+        columns = [np.append(each, np.full(new, np.nan)) for each in columns]
+        columns[number][len(places) :] = sure[~shared]
+        places = np.concatenate([places, wrong[~shared]])
+    label = np.where(np.arange(len(places)) < len(truths), MITOSIS, FALSE)
+    table = pd.DataFrame({"slide": case, "x": places[:, 0], "y": places[:, 1], "label": label})
+    return table.assign(**{column_of(one.name): each for one, each in zip(sources, columns, strict=True)})
