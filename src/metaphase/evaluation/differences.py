@@ -173,7 +173,7 @@ def _positions(
 ) -> pd.DataFrame:
     """The mitoses of a slide and what is false on it, with the probability that each source gives them.
 
-    False detections of two sources within the radius are one position, that of the first source.
+    False positives of two sources within the radius are one position, that of the first source.
     """
     mpp, truths = slides[0].mpp, slides[0].truths
     places, columns = truths, [np.full(len(truths), np.nan) for _ in sources]
