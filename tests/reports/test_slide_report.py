@@ -301,7 +301,8 @@ def test_one_detection_and_a_row_without_a_place() -> None:
     page = page_of(slide, result_for(slide, points))
     text = page.text()
     assert len(page.of("li", class_="crop")) == 1
-    assert "1 mitosis in the circle" in text
+    assert "The hotspot" not in page.text("h2"), "it would show the slide again"
+    assert len([found for found in page.of("circle") if found.get("r") == "13.0"]) == 2, "a ring and its halo"
     assert "2 detections without a finite position" in text
 
 

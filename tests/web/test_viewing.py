@@ -24,6 +24,7 @@ from metaphase.base.tables import read_table
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.specimen import CountConfig
 from metaphase.labels.observers.positions import PositionLog, moved_to, position_name
+from metaphase.reports.pages import in_words
 from metaphase.slides.opening import open_slide
 from metaphase.web import viewing
 from metaphase.web.access import Access, Guard
@@ -344,7 +345,7 @@ def test_a_review_is_applied_and_withdrawn_from_the_page(
         refused = blind.post("/api/apply", json={})
         assert (refused.status_code, "blind" in refused.json()["detail"]) == (409, True)
     standing = client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"}).json()
-    assert standing == {"observer": "Anna", "standing": []}
+    assert standing == {"observer": "Anna", "standing": [], "marks": [], "seconds": 4.0}
     assert rows(client, "Anna")[0] == before
     assert load_result(slide.found.folder).count == before["count"]["count"]
     assert "Reviewed" not in result.report.read_text()
@@ -381,6 +382,54 @@ def test_blind_observers_learn_nothing_of_each_other(slides: list[ViewedSlide], 
         assert replies[0]["slides"][0]["progress"] == 0
         assert replies[2]["count"] == replies[3]["count"] == machine["count"]
         assert count(client, slide, observer="Ben")["counted"] == machine["counted"] - 4
+
+
+def test_marks_are_kept_beside_the_answers_and_reported(client: Client, slides: list[ViewedSlide]) -> None:
+    """Atypical figures and notes change no count, wait to be applied, are reported, can be taken back."""
+    slide, before = slides[0], count(client, slides[0])
+    note = verdict(slide, (20.0, 30.0), "mucin & <b>folds</b>")
+    note["item"]["kind"] = "note"
+    atypical = verdict(slide, PLACES[0], "atypical")
+    atypical["item"]["kind"] = "atypical"
+    long, other, off = (verdict(slide, PLACES[1], text) for text in ("x" * 299 + "\n", "odd", "atypical"))
+    long["item"]["kind"], other["item"]["kind"] = "note", "atypical"
+    off["item"] |= {"kind": "atypical", "x": WIDTH + 9}
+    wrong = [long, other, off]
+    assert send(client, note, atypical, *wrong)["refused"] == [one["uuid"] for one in wrong]
+    assert count(client, slide) == before
+    assert rows(client)[0]["waits"]
+    reply = client.post(f"/api/review/{slide.key}", json={"observer": "Anna"}).json()
+    assert [(one["kind"], one["text"], one["own"]) for one in reply["marks"]] == [
+        ("note", "mucin & <b>folds</b>", True),
+        ("atypical", "atypical", True),
+    ]
+    client.post("/api/apply", json={})
+    assert not rows(client)[0]["waits"]
+    page = slide.found.report.read_text()
+    assert "mucin &amp; &lt;b&gt;folds&lt;/b&gt;" in page
+    assert "atypical, marked by Anna" in page
+    assert slide.found.record.count == before["count"]
+    with client_of(slides, TileMaker(), blind=True) as blind:
+        hidden = blind.post(f"/api/review/{slide.key}", json={"observer": "Ben"}).json()
+        assert hidden["marks"] == []
+    client.post(f"/api/withdraw/{slide.key}", json={"observer": "Anna"})
+    assert "mucin" not in slide.found.report.read_text()
+
+
+def test_figures_are_cut_from_the_slide(client: Client, slides: list[ViewedSlide], slide_file: Path) -> None:
+    view = client.get(f"/api/slide/{slides[0].key}").json()
+    x, y = view["x"][0], view["y"][0]
+    reply = client.get(f"{view['figures']}/{x}_{y}.jpg")
+    pixels = np.asarray(Image.open(io.BytesIO(reply.content)))
+    with open_slide(slide_file) as slide:
+        expected = slide.read(x - 128, y - 128, 256, 256)
+    assert np.abs(pixels.astype(int) - expected).mean() < 6  # JPEG
+    for wrong in (
+        f"{view['figures']}/nan_{y}.jpg",
+        f"{view['figures']}/{x}_1e99.jpg",
+        f"{view['figures']}x/{x}_{y}.jpg",
+    ):
+        assert client.get(wrong).status_code in (404, 422)
 
 
 def test_looking_leaves_no_trace(client: Client, slides: list[ViewedSlide]) -> None:
@@ -481,10 +530,10 @@ def test_a_slide_that_is_gone_does_not_keep_the_others_away(results: Path, tiles
     )
     with client_of([one, two], tiles) as client:
         listed = rows(client)
-        assert [row["problem"] for row in listed] == ["", two.problem]
+        assert [row["problem"] for row in listed] == ["", in_words(two.problem)]
         assert listed[1]["count"]["count"] == count(client, two)["count"] == two.found.count
         view = client.get(f"/api/slide/{two.key}").json()
-        assert (view["problem"], len(view["x"])) == (two.problem, 6)
+        assert (view["problem"], len(view["x"])) == (in_words(two.problem), 6)
         assert client.get(f"{view['tiles']}/0/0_0.jpg").status_code == 404
         send(client, verdict(one, PLACES[0], "not"), verdict(two, PLACES[0], "not"))
         applied = client.post("/api/apply", json={}).json()

@@ -27,6 +27,7 @@ PATIENCE_MS = 60_000
 WIDTH, HEIGHT = 100_000, 2048
 PLACES = spread_positions(30, WIDTH, HEIGHT)
 HOSTILE = "<img src=x onerror=alert(1)>"
+ALL = "{ everywhere: true, floor: 0 }"
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +50,12 @@ def server(folder: Path) -> Iterator[Server]:
 class Tab:
     """A page that collects every error and every request that leaves the machine."""
 
-    def __init__(self, browser, **settings) -> None:
+    def __init__(self, browser, asked: str = ALL, **settings) -> None:
         self.complaints: list[str] = []
         self.context = browser.new_context(**settings)
         self.context.set_default_timeout(PATIENCE_MS)
+        habits = f"localStorage['metaphase-view/habits'] ??= JSON.stringify({asked})"
+        self.context.add_init_script(f"if (location.protocol === 'http:') {habits}")
         self.page = self.context.new_page()
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
@@ -173,6 +176,7 @@ def test_the_end_of_a_review(tab: Tab, tmp_path: Path) -> None:
         page.keyboard.press("s")
         answered_is(tab, "0 of 4 answered")
         assert page.inner_text("#name") == "two"
+        page.keyboard.press("l")
         page.click("#list tbody td")
         page.wait_for_selector("#end:not([hidden])")
         page.keyboard.press("ArrowLeft")
@@ -230,8 +234,9 @@ def test_layers_threshold_and_list(tab: Tab, server: Server, folder: Path) -> No
     for key in "123456":
         box = page.locator("[data-layer]").nth(int(key) - 1)
         before = box.is_checked()
-        page.keyboard.press(key)
+        page.keyboard.press(f"Shift+Digit{key}")
         assert box.is_checked() != before
+    assert page.inner_text("#show-list") == "Slides"
     page.keyboard.press("l")
     assert page.inner_text("#list tbody td") == HOSTILE
     page.click("[data-sort=count]")
@@ -256,6 +261,7 @@ def test_count_interval_and_score_on_the_page_and_the_list_by_the_width_of_inter
         assert page.inner_text("#interval") == f"true figures: {record.interval_text}"
         assert page.inner_text("#score") == record.score.text
         assert page.inner_text("#rule") == record.score.rule
+        page.keyboard.press("l")
         page.click("[data-sort=width]")
         rows = [load_result(tmp_path / "results" / name).record for name in "abd"]
         widths = {one.name: one.likely.interval[1] - one.likely.interval[0] for one in rows}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metaphase.analysis.record import REPORT, SCHEMA, SlideResult, load_result
+from metaphase.analysis.record import COUNTS, INDEX, REPORT, SCHEMA, SlideResult, load_result
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarning
 from metaphase.base.files import explained, refuse_link, stored_path, write_text
 from metaphase.base.foreign import is_file
@@ -34,7 +34,7 @@ from metaphase.labels.observers.positions import ANSWERS
 from metaphase.reports.cohort import ROWS, methods_text, read_rows, write_cohort_index, write_rows
 from metaphase.version import __version__
 
-INDEX, COUNTS, ASKED = "index.html", "counts.csv", "cohort.json"
+ASKED = "cohort.json"
 EARLIER = "earlier results"
 """What asks for slides that were there before anybody said what is asked for."""
 REMOVED = "removed"

@@ -53,6 +53,8 @@ SEARCH, SETTINGS, SITE, REVIEWED, COUNT = (
 )  # fmt: skip
 PROBABILITIES = "probability.tif"
 REPORT = "report.html"
+INDEX, COUNTS = "index.html", "counts.csv"
+"""Of all slides, in the folder above."""
 COUNT_DICOM, PROBABILITIES_DICOM = "count.dcm", "probability.dcm"
 AGAIN = "run metaphase detect again as before, into the same folder"
 NOTEBOOK_PX, NOTEBOOK_BYTES = 240, 20_000

@@ -44,6 +44,7 @@ from metaphase.labels.observers.positions import (
     SAME_UM,
     PositionLog,
     Reviewed,
+    mark_name,
     moved_to,
     position_name,
     region_entry,
@@ -207,16 +208,17 @@ def withdraw_review(
     earlier = list[Path]()
     for result in load_results(paths):
         shares = {share.observer.casefold() for share in result.record.review}
-        mine: list[Given] = []
+        items: list[str] = []
         if (result.folder / ANSWERS).is_file():
             with log_of(result) as log:
-                mine = log.current(observer)
-                known |= {one.observer for one in log.current()}
+                mine, marks = log.current(observer), log.marks(observer)
+                known |= {one.observer for one in (*log.current(), *log.marks())}
                 earlier += [result.folder] if log.known(observer) in log.observers() else []
-                log.record_many(Entry(observer, one.item, None) for one in mine)
-        if mine or observer.strip().casefold() in shares:
-            withdrawn[result.name] = len(mine)
-            in_force += [result.folder] if result.record.review else []
+                items = [one.item for one in mine] + [mark_name(one.kind, one.x, one.y) for one in marks]
+                log.record_many(Entry(observer, item, None) for item in items)
+        if items or observer.strip().casefold() in shares:
+            withdrawn[result.name] = len(items)
+            in_force += [result.folder] if result.record.review or result.record.answers else []
     if not withdrawn:
         if apply and earlier:  # a withdrawal may have been stopped before the index was written
             apply_reviews(earlier, slides=slides)

@@ -13,7 +13,7 @@ and the viewer run these stages and no others. Nothing here needs networks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -23,6 +23,8 @@ from metaphase.analysis.record import (
     AGAIN,
     COUNT,
     COUNT_DICOM,
+    COUNTS,
+    INDEX,
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
@@ -89,7 +91,7 @@ from metaphase.detections.table import (
 )
 from metaphase.images.inspection import Quality, quality_warnings
 from metaphase.images.tissue.finding import TissueMask, load_tissue
-from metaphase.labels.observers.positions import ANSWERS, PositionLog, Share, reviewed_detections
+from metaphase.labels.observers.positions import ANSWERS, Mark, PositionLog, Share, reviewed_detections
 from metaphase.labels.observers.store import Given
 from metaphase.reports.dicom import write_count, write_probabilities
 from metaphase.reports.slide import write_slide_report
@@ -169,7 +171,8 @@ class SearchedSlide:
             points=points,
             formats=tuple(sorted(asked.formats)),
         )
-        report = self.report(name=self.name, points=points, card=asked.card)
+        marks = tuple((one.kind, one.x, one.y, one.text, one.observer) for one in self._marks)
+        report = self.report(name=self.name, points=points, card=asked.card, marks=marks)
         stages = [
             replace(review, writes=(REVIEWED,) if answers else ()),
             count,
@@ -275,9 +278,15 @@ class SearchedSlide:
 
     @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=6)
     def report(
-        self, _report: Report, *, name: str, points: Mapping[str, Any], card: Mapping[str, Any]
+        self,
+        _report: Report,
+        *,
+        name: str,
+        points: Mapping[str, Any],
+        card: Mapping[str, Any],
+        marks: tuple[tuple[str, float, float, str, str], ...],
     ) -> Facts:
-        """Write the HTML report."""
+        """Write the HTML report, with what people marked: kind, position, text and observer."""
         counted, table, asked = self._counted(), self._table(), self.settings
         about: dict[str, Any] = {"tissue": self._tissue, "config": asked.counting, "scope": counted.scope}
         density = slide_density(table, mpp=self._facts["mpp"], **about)
@@ -294,6 +303,9 @@ class SearchedSlide:
             name=name,
             versions=self._facts.get("versions", {}),
             review=tuple(map(str, counted.review)),
+            mpp=self._facts["mpp"],
+            links={"All slides": f"../{INDEX}", "Counts as a table": f"../{COUNTS}"},
+            marks=tuple(Mark(who, kind, x, y, text) for kind, x, y, text, who in marks),
             atypical=counted.atypical,
         )
         with self.source.open() as slide:
@@ -328,7 +340,7 @@ class SearchedSlide:
             detection_threshold=asked.points["mitoses"]["delta"],
             operating_points=StatedPoints(**asked.points),
             model={key: value for key, value in asked.card.items() if key in IN_EVERY_CARD},
-            answers=answers_key(self._answers, self._scope),
+            answers=answers_key(self._answers, self._scope, self._marks),
             versions=facts.get("versions", {}),
             files=tuple(dict.fromkeys((*self.searched, *files))),
             search=asked.search,
@@ -345,13 +357,13 @@ class SearchedSlide:
         return PositionLog(self.folder, self._facts.get("width", 0), self._facts.get("height", 0))
 
     @cached_property
-    def _said(self) -> tuple[list[Given], int, Scope]:
-        """The answers that stand, how many are left out, and where figures count."""
+    def _said(self) -> tuple[list[Given], int, Scope, list[Mark]]:
+        """The answers that stand, how many are left out, where figures count, and the marks."""
         if not (self.folder / ANSWERS).is_file():
-            return [], 0, Scope(regions=self.filed or ())
+            return [], 0, Scope(regions=self.filed or ()), []
         with self._log as log:
             scope = log.scope() if self.filed is None else log.filed(self.filed, REGION_FILE)[0]
-            return log.current(), log.left_out(), scope
+            return log.current(), log.left_out(), scope, log.marks()
 
     @property
     def _answers(self) -> list[Given]:
@@ -364,6 +376,10 @@ class SearchedSlide:
     @property
     def _scope(self) -> Scope:
         return self._said[2]
+
+    @property
+    def _marks(self) -> list[Mark]:
+        return self._said[3]
 
     @property
     def _tissue(self) -> TissueMask:
@@ -422,10 +438,10 @@ def other_stain(facts: Facts) -> str:
 # ---- what people answered ----
 
 
-def answers_key(given: Sequence[Given], scope: Scope) -> str:
-    """Tells answers, and where figures count, from others; empty without any."""
-    said = fingerprint_of([(one.observer, one.item, one.answer) for one in given]) if given else ""
-    return said + scope.key
+def answers_key(given: Sequence[Given], scope: Scope, marks: Sequence[Mark]) -> str:
+    """Tells answers, where figures count, and marks from others; empty without any."""
+    said = [(one.observer, one.item, one.answer) for one in given] + [astuple(one) for one in marks]
+    return (fingerprint_of(said) if said else "") + scope.key
 
 
 def apply_answers(folder: str | Path, source: SlideSource | None = None) -> SlideResult:

@@ -59,17 +59,24 @@ def render(template: str, script: str = "", *, beside: str = "", **content: Any)
     Values are escaped, missing ones are errors, and the policy allows just that script, and one `beside`
     the page where there is one.
     """
-    environment = _environment()
-    source, allowed = "", ""
-    if script:
-        source = environment.get_template(script).render().strip()
-        digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
-        others = "'self' file: " if beside else ""
-        allowed = f"script-src {others}'sha256-{digest}'; "
-    policy = POLICY.format(script=allowed)
-    return environment.get_template(template).render(
-        script=source, beside=beside, policy=policy, version=__version__, **content
+    policy = script_policy(script, "'self' file: " if beside else "")
+    return (
+        _environment()
+        .get_template(template)
+        .render(script=_script(script), beside=beside, policy=policy, version=__version__, **content)
     )
+
+
+def script_policy(script: str, others: str = "") -> str:
+    """What a page with this script, and `others`, may load and run."""
+    if not script:
+        return POLICY.format(script="")
+    digest = base64.b64encode(hashlib.sha256(_script(script).encode()).digest()).decode()
+    return POLICY.format(script=f"script-src {others}'sha256-{digest}'; ")
+
+
+def _script(name: str) -> str:
+    return _environment().get_template(name).render().strip() if name else ""
 
 
 @cache
@@ -90,7 +97,7 @@ def _environment() -> jinja2.Environment:
         duration=duration,
         facts=facts_text,
         area=area,
-        units=with_units,
+        units=in_words,
         sentence=sentence,
     )
     return environment
@@ -128,6 +135,16 @@ def with_units(text: str) -> str:
     return re.sub(r"\bmm2\b", "mm²", text)
 
 
+def in_words(text: str) -> str:
+    """A message for who reads a page and has no terminal: units, and no shell.
+
+    >>> in_words("give --mpp, or see `metaphase tissue`")
+    'give the option mpp, or see the command tissue'
+    """
+    words = re.sub(r"`?\bmetaphase ([a-z0-9]+)\b`?", r"the command \1", with_units(text))
+    return re.sub(r"(?<![\w-])--(?=[a-z])", "the option ", words).replace("`", "")
+
+
 def sentence(text: str) -> str:
     """A message as a sentence of a page.
 
@@ -135,9 +152,7 @@ def sentence(text: str) -> str:
     ('No tissue in 2 mm².', 'Why?', '')
     """
     return (
-        f"{text[0].upper()}{with_units(text[1:])}" + ("" if text.endswith((".", "?")) else ".")
-        if text
-        else ""
+        f"{text[0].upper()}{in_words(text)[1:]}" + ("" if text.endswith((".", "?")) else ".") if text else ""
     )
 
 

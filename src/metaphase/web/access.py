@@ -28,8 +28,10 @@ from metaphase.base.files import atomic_path
 MAX_BODY = 64 * 1024
 MIN_TOKEN = 16
 COOKIE_S = 30 * 24 * 3600
+POLICY = "content-security-policy"
+"""Which a reply may state by itself."""
 HEADERS = {
-    "content-security-policy": (
+    POLICY: (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
@@ -149,7 +151,8 @@ class Guard:
         async def sender(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
+                headers.update({name: text for name, text in HEADERS.items() if name != POLICY})
+                headers.setdefault(POLICY, HEADERS[POLICY])
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 

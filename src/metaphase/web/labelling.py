@@ -199,6 +199,11 @@ def labelling_app(
         known = version == crops.version and item in asked and view in crops.views
         return picture(crops.jpeg(item, view) if known else None)
 
+    @app.get("/api/task")
+    def task() -> Reply:
+        """What is asked, before anybody gives a name."""
+        return {"title": project.settings.title, "question": project.settings.question}
+
     @app.get("/registration/{item}.png")
     def registration(item: Number) -> Response:
         """How well the slides of a point's case fit."""
@@ -239,6 +244,9 @@ def labelling_app(
             "seconds": store.seconds_spent(observer),
             "crops": f"/crop/{crops.version}",
             "marks": settings.close_um / settings.context_um,
+            "sides_um": {"close": settings.close_um, "context": settings.context_um}
+            if review is None
+            else {"he": CLOSE_UM, "phh3": CLOSE_UM},
         }
 
     @app.post("/api/answers")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import shapely
@@ -17,9 +17,16 @@ from metaphase.base.errors import MetaphaseError
 from metaphase.base.later import pandas as pd
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.specimen import DensityMap
-from metaphase.labels.observers.positions import Reviewed, Share, position_of
+from metaphase.labels.observers.positions import (
+    Mark,
+    Reviewed,
+    Share,
+    mark_name,
+    position_name,
+    position_of,
+)
 from metaphase.labels.observers.store import Given
-from metaphase.reports.pages import encode_png
+from metaphase.reports.pages import encode_png, in_words
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
 from metaphase.web.serving import Message, OnceInAWhile, Reply
 from metaphase.web.viewed import KEY_BYTES, SLIDE, TILE_PX, ViewedSlide, levels_of
@@ -35,12 +42,23 @@ Ring = list[float]
 """Corners x, y, x, y, ... in level-0 pixels."""
 
 
+Pixel = Annotated[float, Field(ge=-1e8, le=1e8)]
+
+
 class Position(Message):
-    """A position on a slide."""
+    """A position on a slide, and what is said of it: an answer, or a mark."""
 
     slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
-    x: Annotated[float, Field(ge=-1e8, le=1e8)]
-    y: Annotated[float, Field(ge=-1e8, le=1e8)]
+    x: Pixel
+    y: Pixel
+    kind: Literal["answer", "atypical", "note"] = "answer"
+
+    @property
+    def item(self) -> str:
+        """How the log calls it."""
+        if self.kind == "answer":
+            return position_name(self.x, self.y)
+        return mark_name(self.kind, self.x, self.y)
 
 
 class OfScope(Message):
@@ -77,7 +95,7 @@ def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> Reply:
         shares = reviewed_result(slide.result, given, slide.scope).shares if given else ()
         return row_with(slide, shares, count, observer, blind)
     except MetaphaseError as error:
-        return unknown | {"problem": str(error)}
+        return unknown | {"problem": in_words(str(error))}
 
 
 def row_with(
@@ -104,7 +122,7 @@ def row_with(
         "candidates": candidates,
         "progress": answered / candidates if candidates else 1.0,
         "waits": waits,
-        "problem": slide.problem,
+        "problem": in_words(slide.problem),
     }
 
 
@@ -112,7 +130,8 @@ def slide_view(slide: ViewedSlide) -> Reply:
     """A slide and what the networks found, before anybody says anything.
 
     Positions are to a tenth of a pixel, as answers name them; `order` are their rows in the order of review,
-    and below `lowest` the networks' answers were not kept. `record` changes with the files of the results.
+    and below `lowest` the networks' answers were not kept; they are `listed` from another threshold on.
+    `record` changes with the files of the results.
     """
     result = slide.result
     table = pd.DataFrame(columns=["x", "y", "probability"]) if result is None else result.candidates
@@ -137,7 +156,7 @@ def slide_view(slide: ViewedSlide) -> Reply:
         "levels": levels_of(slide.width, slide.height),
         "layers": [layer for layer in layers if layer["name"] != SLIDE],
         "record": slide.record,
-        "problem": slide.problem,
+        "problem": in_words(slide.problem),
         "counted": result is not None,
         "x": [round(value, 1) for value in table["x"].tolist()],
         "y": [round(value, 1) for value in table["y"].tolist()],
@@ -145,6 +164,8 @@ def slide_view(slide: ViewedSlide) -> Reply:
         "order": slide.order if result else [],
         "threshold": result.counting.threshold if result else 1.0,
         "lowest": lowest if result else 1.0,
+        "listed": result.record.detection_threshold if result else 1.0,
+        "figures": f"/figure/{slide.key}/{slide.layers[SLIDE].version}" if SLIDE in slide.layers else "",
         "outline": _outline(slide) if result else [],
     }
 
@@ -190,6 +211,15 @@ def standing_answers(given: Sequence[Given], observer: str) -> list[Reply]:
         {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
         for one in given
         if (position := position_of(one.item))
+    ]
+
+
+def standing_marks(marks: Sequence[Mark], observer: str) -> list[Reply]:
+    """Marks, and which are an observer's own."""
+    return [
+        {"kind": one.kind, "x": one.x, "y": one.y, "text": one.text, "observer": one.observer}
+        | {"own": one.observer == observer}
+        for one in marks
     ]
 
 

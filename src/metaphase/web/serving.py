@@ -299,6 +299,8 @@ def _failed(_request: Request, error: Exception) -> Response:
 
 MAX_BATCH = 100
 MAX_ANSWER_S = 3600.0
+MAX_SAID = 300
+"""Characters of an answer; of notes as well."""
 MAX_NUMBER = 2**48
 
 Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]

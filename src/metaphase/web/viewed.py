@@ -26,7 +26,7 @@ from metaphase.counting.clinical import SlideCount
 from metaphase.counting.regions import Scope
 from metaphase.detections.files import result_folders
 from metaphase.detections.table import SUMMARY
-from metaphase.labels.observers.positions import ANSWERS, PositionLog, Reviewed
+from metaphase.labels.observers.positions import ANSWERS, Mark, PositionLog, Reviewed
 from metaphase.labels.observers.store import Given
 from metaphase.labels.registration.outputs import SUMMARY as REGISTERED
 from metaphase.labels.registration.outputs import TRANSFORM
@@ -35,6 +35,7 @@ from metaphase.reports.pages import encode_jpeg, encode_png
 from metaphase.reports.slide.pictures import heat_colours
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool, SlideSource, sources_with
+from metaphase.slides.tiles import cut_square
 
 # ---- what is viewed ----
 
@@ -124,7 +125,7 @@ class ViewedSlide:
     def stored(self, given: Sequence[Given]) -> SlideCount | None:
         """The count of these answers, where it is on the disk: without any, or in force."""
         record, scope = self.found.record, self.scope
-        in_force = record.answers == answers_key(given, scope)
+        in_force = record.answers == answers_key(given, scope, self.marks("", blind=False))
         if (given or record.scope != scope) and not in_force:
             return None
         return (record if in_force else record.unreviewed).bare
@@ -140,13 +141,20 @@ class ViewedSlide:
         result = self.result
         if result is None:
             return False
-        return result.record.answers != answers_key(self.answers("", blind=False), self.scope)
+        standing = self.answers("", blind=False), self.scope, self.marks("", blind=False)
+        return result.record.answers != answers_key(*standing)
 
     def answers(self, observer: str, *, blind: bool) -> list[Given]:
         """The answers an observer may know of: where they are blind, their own."""
         if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
             return []
         return self.log.current(observer if blind else None)
+
+    def marks(self, observer: str, *, blind: bool) -> list[Mark]:
+        """The marks an observer may know of, likewise."""
+        if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
+            return []
+        return self.log.marks(observer if blind else None)
 
     def close(self) -> None:
         """Release the answers."""
@@ -368,6 +376,8 @@ def _coloured(mpp: float, opened: Slide, x: float, y: float, width: int, height:
 TILE_PX = 512
 TILE_QUALITY = 82
 CACHE_BYTES = 256_000_000
+FIGURE_PX = 256
+"""Side of a figure's picture, 64 um."""
 
 
 class TileMaker:
@@ -404,6 +414,17 @@ class TileMaker:
         self.made += 1
         self._kept.put((slide.key, shown.version, level, column, row), made)
         return made
+
+    def figure(self, slide: ViewedSlide, x: float, y: float) -> bytes:
+        """A figure and its neighbours, cut from the slide."""
+        shown = slide.layers[SLIDE]
+        name = (slide.key, shown.version, round(10 * x), round(10 * y))
+        if (found := self._kept.get(name)) is None:
+            with self._slides.open(shown.source.path, shown.source.mpp) as opened:
+                opened.flaws = []
+                found = encode_jpeg(cut_square(opened, x, y, FIGURE_PX), TILE_QUALITY)
+            self._kept.put(name, found)
+        return found
 
     def close(self) -> None:
         """Close the slides."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,16 +14,19 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from metaphase.analysis.record import COUNTS
 from metaphase.analysis.review import apply_reviews, reviewed_result, withdraw_review
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import KeptBytes, available_cores
 from metaphase.counting.clinical import slide_density
-from metaphase.labels.observers.positions import PLACE, PositionLog, position_name
+from metaphase.labels.observers.positions import PLACE, PositionLog
 from metaphase.labels.observers.store import Entry
-from metaphase.web.access import Access, is_loopback, new_token, own_token
+from metaphase.reports.pages import in_words, script_policy
+from metaphase.web.access import POLICY, Access, is_loopback, new_token, own_token
 from metaphase.web.messages import (
     AskedCount,
     OfScope,
+    Pixel,
     Position,
     count_view,
     drawn_density,
@@ -30,8 +34,10 @@ from metaphase.web.messages import (
     slide_row,
     slide_view,
     standing_answers,
+    standing_marks,
 )
 from metaphase.web.serving import (
+    KINDS,
     LOOPBACK,
     Hello,
     Number,
@@ -43,9 +49,11 @@ from metaphase.web.serving import (
     picture,
     serve,
 )
-from metaphase.web.viewed import TileMaker, ViewedSlide, viewed_slides
+from metaphase.web.viewed import SLIDE, TileMaker, ViewedSlide, viewed_slides
 
 ZOOMER = "openseadragon.min.js"
+LINKS = re.compile(r'(<nav id="links"[^>]*>).*?(</nav>)', re.DOTALL)
+"""Of a report, to its neighbours on the disk."""
 KEPT_DENSITIES = 8_000_000
 """Bytes of pictures that a page may still ask for."""
 
@@ -80,7 +88,39 @@ def viewing_app(
         return slide_view(named(key))
 
     _add_review(app, slides, named, blind, moved)
+    if not blind:
+        _add_files(app, named)
     return app
+
+
+def _add_files(app: FastAPI, named: Callable[[str], ViewedSlide]) -> None:
+    """What lies on the disk beside the slides, and says what people answered."""
+
+    def read(path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise HTTPException(404, "unavailable") from error
+
+    @app.get("/report/{key}")
+    def report(key: str) -> Response:
+        """The report of a slide, with links to here; no script runs that is not our own."""
+        links = {
+            "Review this slide": f"/#s={key}",
+            "All slides": "/",
+            "Counts as a table": f"/counts/{key}.csv",
+        }
+        here = " ".join(f'<a href="{address}">{text}</a>' for text, address in links.items())
+        page = LINKS.sub(rf"\g<1>{here}\g<2>", read(named(key).found.report), count=1)
+        policy = f"{script_policy('slide.js')}; frame-ancestors 'none'"
+        return Response(page, media_type=KINDS[".html"], headers={POLICY: policy})
+
+    @app.get("/counts/{key}.csv")
+    def counts(key: str) -> Response:
+        """The counts of all slides of its folder."""
+        table = read(named(key).found.folder.parent / COUNTS)
+        name = {"content-disposition": f"attachment; filename={COUNTS}"}
+        return Response(table, media_type="text/csv", headers=name)
 
 
 def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMaker) -> None:
@@ -110,6 +150,15 @@ def _add_tiles(app: FastAPI, named: Callable[[str], ViewedSlide], tiles: TileMak
                     raise HTTPException(499, "given up")
                 found = await run_in_threadpool(tiles.make, slide, level, column, row, name)
         return picture(found, ending)
+
+    @app.get("/figure/{key}/{version}/{x}_{y}.jpg")
+    async def figure(key: str, version: str, x: Pixel, y: Pixel) -> Response:
+        """A figure by itself."""
+        slide = named(key)
+        if SLIDE not in slide.layers or version != slide.layers[SLIDE].version:
+            raise HTTPException(404, "unavailable")
+        async with slots:
+            return picture(await run_in_threadpool(tiles.figure, slide, x, y))
 
 
 def _add_review(
@@ -158,10 +207,16 @@ def _add_review(
 
     @app.post("/api/review/{key}")
     def review(key: str, hello: Hello) -> Reply:
-        """What this observer has answered, from any device, and what others have where they may know."""
-        observer = named(key).log.known(hello.observer)
-        given = named(key).answers(observer, blind=blind)
-        return {"observer": observer, "standing": standing_answers(given, observer)}
+        """What this observer has answered and marked, from any device, in how many seconds, and what others
+        have where they may know."""
+        slide = named(key)
+        observer = slide.log.known(hello.observer)
+        return {
+            "observer": observer,
+            "standing": standing_answers(slide.answers(observer, blind=blind), observer),
+            "marks": standing_marks(slide.marks(observer, blind=blind), observer),
+            "seconds": slide.log.seconds_spent(observer),
+        }
 
     @app.post("/api/withdraw/{key}")
     def withdraw(key: str, hello: Hello) -> Reply:
@@ -175,12 +230,13 @@ def _add_review(
     def apply() -> Reply:
         """Put the answers that stand in force, of all slides: reports, tables and exports are rewritten."""
         if blind:
-            raise HTTPException(409, "observers are blinded: run metaphase review apply when all are done")
+            raise HTTPException(409, "observers are blinded: their answers are applied when all are done")
         failed: list[str] = []
         with writing:
             folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
             done = apply_reviews(folders, failed.append, slides=moved) if folders else []
-        return {"applied": {one.name: str(one.in_force) for one in done}, "failed": failed}
+        said = {one.name: str(one.in_force) for one in done}
+        return {"applied": said, "failed": [in_words(one) for one in failed]}
 
     @app.post("/api/answers")
     def answers(sent: SentAnswers[Position | OfScope]) -> Receipt:
@@ -201,7 +257,7 @@ def _add_review(
 def _written(log: PositionLog, item: Position | OfScope, answer: str | None) -> tuple[str, str | None]:
     """Item and answer as the log has them."""
     if isinstance(item, Position):
-        return position_name(item.x, item.y), answer
+        return item.item, answer
     if item.region == PLACE or answer is None:
         return (PLACE if item.region == PLACE else f"region {item.region}"), answer
     said = log.region(item.region, answer)

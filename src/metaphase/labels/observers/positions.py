@@ -5,7 +5,8 @@ mitosis where none lies was missed by the machine. A new search that moves a det
 keeps its answers, and nobody's mitosis is lost with the detection it was given to.
 
 Regions and the place of the count are items of the same log. They are nobody's own: of all observers, the
-latest word stands.
+latest word stands. Marks are there as well: figures that a person calls atypical, and notes at positions. No
+count reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from metaphase.base.foreign import described
 from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import fingerprint_of
 from metaphase.counting.regions import ANYWHERE, LEAST_PX2, Place, Region, Scope, on_slide, region_of
-from metaphase.detections.table import CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
+from metaphase.detections.table import ATYPICAL, CERTAIN, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.labels.observers.project import NOT, UNSURE
 from metaphase.labels.observers.store import AnswerLog, Entry, Given
 
@@ -35,6 +36,9 @@ ANSWERS = "review.sqlite"
 SAME_UM = 4.0
 """Positions nearer than this are one figure: less than a metaphase plate is long."""
 VERDICTS = (MITOSIS, NOT, UNSURE)
+NOTE = "note"
+MOST_NOTE = 300
+"""Characters of a note."""
 
 PLACE, FILED = "place", "regions of a file"
 """Items: the place of the count, and which file of regions was taken last."""
@@ -47,6 +51,7 @@ ORDER BY (SELECT MIN(sequence) FROM log AS first WHERE first.item = log.item)
 """
 _PLACE = re.compile(r"(-?\d{1,9}\.\d) (-?\d{1,9}\.\d)")
 _MOVED = re.compile(rf"moved {_PLACE.pattern}")
+_MARK = re.compile(rf"({ATYPICAL}|{NOTE}) {_PLACE.pattern}")
 
 
 # ---- positions and answers as text ----
@@ -85,6 +90,28 @@ def _is_of_scope(item: str) -> bool:
     return item in (PLACE, FILED) or _REGION.fullmatch(item) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What somebody put at a position, beside the answers."""
+
+    observer: str
+    kind: str
+    """`atypical`, or `note`."""
+    x: float
+    y: float
+    text: str
+    """Of a note."""
+
+
+def mark_name(kind: str, x: float, y: float) -> str:
+    """How a mark is called.
+
+    >>> mark_name("note", 10, 20.04)
+    'note 10.0 20.0'
+    """
+    return f"{kind} {position_name(x, y)}"
+
+
 class PositionLog(AnswerLog):
     """The answers about one slide, of this size in level-0 pixels, in the folder of its results."""
 
@@ -94,6 +121,14 @@ class PositionLog(AnswerLog):
 
     def current(self, observer: str | None = None) -> list[Given]:
         """The answers that stand, as ever; those that are about no position of the slide are left out."""
+        return [one for one in self._sound(observer) if not _MARK.fullmatch(one.item)]
+
+    def marks(self, observer: str | None = None) -> list[Mark]:
+        """The marks that stand, oldest first; of one observer, or of all."""
+        found = ((one, _MARK.fullmatch(one.item)) for one in self._sound(observer))
+        return [Mark(one.observer, at[1], float(at[2]), float(at[3]), one.answer) for one, at in found if at]
+
+    def _sound(self, observer: str | None) -> list[Given]:
         given = (one for one in super().current(observer) if not _is_of_scope(one.item))
         return [one for one in given if not self._problem(one.item, one.answer)]
 
@@ -156,8 +191,13 @@ class PositionLog(AnswerLog):
         """What is wrong with an answer; empty where nothing is."""
         if _is_of_scope(item):
             return "" if answer is None or item == FILED else self._wrong(item, answer)
-        moved = _MOVED.fullmatch(answer or "")
-        if moved is None and answer is not None and answer not in VERDICTS:
+        moved, mark = _MOVED.fullmatch(answer or ""), _MARK.fullmatch(item)
+        if mark is not None:
+            fits = answer in (None, ATYPICAL) if mark[1] == ATYPICAL else len(answer or " ") <= MOST_NOTE
+            if not fits or not (answer or " ").isprintable():
+                return f"{str(answer)[:64]!r} is no mark: a note has up to {MOST_NOTE} printable characters"
+            item = item.partition(" ")[2]
+        elif moved is None and answer is not None and answer not in VERDICTS:
             return f"{answer[:64]!r} is not an answer"
         positions = [position_of(item), *([position_of(f"{moved[1]} {moved[2]}")] if moved else [])]
         width, height = self._size

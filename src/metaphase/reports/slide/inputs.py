@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metaphase.base.arrays import Floats, Mask
+from metaphase.base.arrays import Floats, Integers, Mask
 from metaphase.base.errors import ResultWarnings
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import as_text, require_columns
-from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
+from metaphase.detections.table import ATYPICAL, LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.images.tissue.finding import TissueMask
+from metaphase.labels.observers.positions import NOTE, SAME_UM, Mark
 from metaphase.reports.pages import area, measure, number, with_units
 from metaphase.slides.contract import Slide
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from metaphase.counting.specimen import DensityMap
 
 # ---- what a report is made from ----
+
+LEAST_ATYPICAL = 0.5
+"""Figures that the network calls atypical with at least this probability say so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +55,12 @@ class ReportInput:
     """What to call the slide; its file name where empty."""
     review: tuple[str, ...] = ()
     """Who looked at what, in a line each."""
+    mpp: float = 0.25
+    """Micrometres per level-0 pixel."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """What lies beside the page: addresses by what they lead to."""
+    marks: tuple[Mark, ...] = ()
+    """Figures that people call atypical, and their notes."""
     atypical: AtypicalShare | None = None
     """Share of atypical figures among the listed ones."""
 
@@ -66,6 +76,11 @@ class ReportInput:
     def listed_from(self) -> float:
         """Probability from which a detection is listed, and to be looked at; 1 where that is not known."""
         return float(self.points.get("mitoses", {}).get("delta", 1.0))
+
+    @property
+    def notes(self) -> tuple[Mark, ...]:
+        """What people noted at positions."""
+        return tuple(one for one in self.marks if one.kind == NOTE)
 
     @property
     def is_small(self) -> bool:
@@ -100,6 +115,8 @@ class Points:
     """Whether all of the slide is counted, for want of tissue."""
     outside: int = 0
     """How many would count, but lie outside the regions."""
+    atypical: tuple[str, ...] = ()
+    """Why each is called atypical: by a person, or by the network's probability; empty where it is not."""
 
     def __len__(self) -> int:
         return len(self.x)
@@ -143,6 +160,7 @@ def shown_points(result: ReportInput) -> Points:
         dropped,
         result.is_small,
         outside,
+        _atypical(result, rows),
     )
 
 
@@ -157,6 +175,19 @@ def _said(table: pd.DataFrame) -> tuple[str, ...]:
         what = found if verdict == MITOSIS else "left open" if verdict else ""
         who = f" by {names}" if ";" not in names else f"; answers of {names.replace(';', ',')}"
         words.append(what and f"{what}{who}")
+    return tuple(words)
+
+
+def _atypical(result: ReportInput, rows: Integers) -> tuple[str, ...]:
+    """What calls each detection of these rows of the table atypical."""
+    table = result.detections.iloc[rows]
+    chance = table[ATYPICAL].to_numpy(float) if ATYPICAL in table else np.full(len(table), np.nan)
+    words = [f"atypical, network {value:.2f}" if value >= LEAST_ATYPICAL else "" for value in chance]
+    reach_px, positions = SAME_UM / result.mpp, table[["x", "y"]].to_numpy(float)
+    for mark in result.marks:
+        away = np.hypot(*(positions - (mark.x, mark.y)).T)
+        if mark.kind == ATYPICAL and len(away) and away.min() <= reach_px:
+            words[int(away.argmin())] = f"atypical, marked by {mark.observer}"
     return tuple(words)
 
 

@@ -44,6 +44,7 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, 
     longest = max(slide.bounds.width, slide.bounds.height)
     thumbnail = slide.thumbnail(min(THUMBNAIL_PX, longest))
     shown = np.flatnonzero(points.counted)[:MAX_DOTS]
+    whole = closeup_box(slide, result) == slide.bounds
     return {
         "frame": frame,
         "image": jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
@@ -56,6 +57,7 @@ def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, 
         "dots_left_out": int(points.counted.sum()) - len(shown),
         "crowded": len(shown) >= CROWDED_DOTS,
         "bar": scale_bar(frame, slide.mpp),
+        "rings": rings_in(frame, points) if whole else [],
     }
 
 
@@ -155,26 +157,38 @@ RING_UNITS = 13.0
 MAX_RINGS = 600
 
 
-def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any] | None:
-    """The surroundings of the hotspot at about 2 um/px; None without a hotspot on the slide.
-
-    `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
-    ones do.
-    """
+def closeup_box(slide: Slide, result: ReportInput) -> Box | None:
+    """The surroundings of the hotspot on the slide; None where there are none."""
     hotspot = drawable(result.score)
     if hotspot is None:
         return None
     half = hotspot.radius_px * MARGIN
     x, y = math.floor(hotspot.x - half), math.floor(hotspot.y - half)
     box = Box(x, y, math.ceil(2 * half), math.ceil(2 * half)).intersection(slide.bounds)
-    frame = Frame(box)
-    if not box.area:
-        return None
-    mpp = max(CLOSEUP_MPP, slide.mpp)
-    width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
+    return box if box.area else None
+
+
+def rings_in(frame: Frame, points: Points) -> list[tuple[int, float, float]]:
+    """Rank and position of each counted detection in a drawing, the most probable of many."""
     positions = frame.position(points.x, points.y)
     inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
     marked = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
+    return [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked]
+
+
+def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any] | None:
+    """The surroundings of the hotspot at about 2 um/px; None where they are all of the slide, or not on it.
+
+    `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
+    ones do.
+    """
+    box = closeup_box(slide, result)
+    if box is None or box == slide.bounds:
+        return None
+    frame = Frame(box)
+    mpp = max(CLOSEUP_MPP, slide.mpp)
+    width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
+    rings = rings_in(frame, points)
     pixels = slide.read(box.x, box.y, width, height, mpp)
     return {
         "frame": frame,
@@ -182,8 +196,8 @@ def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, A
         "mpp": mpp,
         "circles": counted_circles(result, frame),
         "regions": region_paths(result, frame),
-        "rings": [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked],
-        "crowded": len(marked) == MAX_RINGS,
+        "rings": rings,
+        "crowded": len(rings) == MAX_RINGS,
         "bar": scale_bar(frame, slide.mpp),
     }
 

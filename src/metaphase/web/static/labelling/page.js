@@ -1,11 +1,12 @@
 // The page: shows items of a project, or points of a reference standard, and turns keys and taps into answers.
 
-import { $, connect, enter, makeButtons, note, onKey, showAnswer, showDone, stateShower } from "/controls.js";
+import { $, ask, connect, enter, makeButtons, note, onKey, showAnswer, showDone, stateShower } from "/controls.js";
 import { Outbox } from "/outbox.js";
 import { Pictures } from "/pictures.js";
 import { PER_PAGE, Session } from "/session.js";
 
 const AHEAD = 10;
+const BAR_SHARE = 0.3;
 const PAGE_TURN_MS = 300;
 const MODE_KEY = "metaphase-label/mode";
 const showState = stateShower("An answer was refused: its item changed. Reload the page");
@@ -14,12 +15,14 @@ let session = null;
 let outbox = null;
 let pictures = null;
 let turning = null; // a full page about to turn
+let sides = {}; // micrometres across each view
 let points = new Map(); // of a reference standard: what is known of each item
 
 // ---- entrance ----
 
 function begin(state) {
   document.documentElement.style.setProperty("--inner", `${100 * state.marks}%`);
+  sides = state.sides_um;
   points = new Map(state.points.map((point, index) => [state.items[index], point]));
   pictures = new Pictures(state.crops);
   outbox = new Outbox(state.project, state.observer, showState);
@@ -106,7 +109,7 @@ async function place(figure, item, view) {
   if (figure.dataset.item !== String(item)) return;
   figure.classList.toggle("missing", image === null);
   const words = view !== "context" ? "This item cannot be shown, and is left out" : "";
-  figure.replaceChildren(image ?? note(words));
+  figure.replaceChildren(image ?? note(words), ...(image ? [scaleBar(sides[view])] : []));
   figure.dataset.ready = "yes";
   if (view === "context") return;
   const fresh = image === null && !session.unavailable.has(item);
@@ -115,6 +118,17 @@ async function place(figure, item, view) {
   session.watch.lap();
   if (fresh && isMode("grid")) goOnInGrid();
   else if (fresh) goOn();
+}
+
+// The longest round length of up to a third of the picture.
+function scaleBar(side) {
+  const bar = document.createElement("span");
+  const decade = 10 ** Math.floor(Math.log10(BAR_SHARE * side));
+  const length = [5, 2, 1].map((step) => step * decade).find((step) => step <= BAR_SHARE * side);
+  bar.className = "scale";
+  bar.style.width = `${(100 * length) / side}%`;
+  bar.textContent = `${length} µm`;
+  return bar;
 }
 
 function makeCell() {
@@ -230,4 +244,9 @@ function digit(key) {
 $("one").onclick = () => setMode("one");
 $("grid").onclick = () => setMode("grid");
 document.addEventListener("visibilitychange", refresh);
+ask("/api/task").then(({ title, question }) => {
+  document.title = title;
+  for (const one of document.querySelectorAll(".title")) one.textContent = title;
+  document.querySelector(".question").textContent = question;
+}).catch(() => {});
 connect({ begin, undo, move, onKeyDown, waiting: () => outbox?.waiting.length });

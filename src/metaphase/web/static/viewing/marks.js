@@ -3,11 +3,15 @@
 const RING_UM = 9; // half the width of a ring, that of the reports' figures
 const LEAST_PX = 5;
 const COLOURS = { mitosis: "#3fbf7f", not: "#e2774a", unsure: "#a88fd0" };
+const OPEN = "#1d2a3a"; // of what is to be judged without its probability
+// Viridis: equal steps look equal, to colour-blind eyes as well.
+const VIRIDIS = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 
-// From blue (improbable) to yellow (certain).
+// From violet (improbable) to yellow (certain).
 export function colourOf(probability, lowest) {
-  const share = Math.max(0, Math.min(1, (probability - lowest) / (1 - lowest || 1)));
-  return `hsl(${Math.round(225 - 175 * share)} 95% ${Math.round(58 - 4 * share)}%)`;
+  const place = 8 * Math.max(0, Math.min(1, (probability - lowest) / (1 - lowest || 1)));
+  const [low, part] = [Math.min(7, Math.floor(place)), place - Math.min(7, Math.floor(place))];
+  return `rgb(${VIRIDIS[low].map((value, index) => Math.round(value + part * (VIRIDIS[low + 1][index] - value))).join(" ")})`;
 }
 
 export class Marks {
@@ -19,7 +23,7 @@ export class Marks {
   }
 
   // `frame` tells where level-0 pixels are on the screen: x * scale + left, y * scale + top.
-  draw(frame, slide, { threshold, count, view, review, current, within }) {
+  draw(frame, slide, { threshold, count, view, review, current, within, veiled, ruler }) {
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
     if (this.canvas.width !== Math.round(width * ratio)) this.canvas.width = Math.round(width * ratio);
@@ -36,8 +40,10 @@ export class Marks {
     }
     if (this.layers.runner && view?.runner_up) this.circle(pen, at, frame, view.runner_up, "#0a3fae", [7, 6]);
     if (this.layers.hotspot && count?.hotspot.count && !count.scope.place) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
-    this.drawDetections(pen, at, frame, slide, { threshold, review, width, height, within });
+    this.drawDetections(pen, at, frame, slide, { threshold, review, width, height, within, veiled });
     if (current) this.drawCurrent(pen, at, frame, slide, current);
+    (review?.notes ?? []).forEach((note, index) => this.letter(pen, at(note.x, note.y), String(index + 1), true));
+    if (ruler) this.drawRuler(pen, at, ruler);
   }
 
   // On tissue only.
@@ -69,17 +75,20 @@ export class Marks {
     this.stroke(pen, colour, 2.4, dashes);
   }
 
-  drawDetections(pen, at, frame, slide, { threshold, review, width, height, within }) {
+  drawDetections(pen, at, frame, slide, { threshold, review, width, height, within, veiled }) {
     const radius = Math.max(LEAST_PX, (RING_UM / slide.mpp) * frame.scale);
     const inView = ([x, y]) => x > -radius && y > -radius && x < width + radius && y < height + radius;
     for (let row = slide.x.length - 1; row >= 0; row -= 1) {
       const probability = slide.probability[row];
       const answer = review?.answerAt(slide.x[row], slide.y[row]);
       const counts = probability >= threshold && within.countsRow(row);
-      if (!answer && !(counts ? this.layers.detections : this.layers.below)) continue;
+      const asked = veiled?.has(row);
+      if (!answer && !(asked || counts ? this.layers.detections : this.layers.below)) continue;
       const place = at(...(review?.placeOf(slide.x[row], slide.y[row]) ?? [slide.x[row], slide.y[row]]));
       if (!inView(place)) continue;
-      this.ring(pen, place, radius, COLOURS[answer] ?? colourOf(probability, slide.lowest), { thin: !counts && !answer, answer });
+      const colour = COLOURS[answer] ?? (veiled ? OPEN : colourOf(probability, slide.lowest));
+      this.ring(pen, place, radius, colour, { thin: !veiled && !counts && !answer, answer });
+      if (review?.isAtypical({ x: slide.x[row], y: slide.y[row] })) this.letter(pen, [place[0] + radius, place[1] - radius], "A");
     }
     for (const added of review?.added() ?? []) {
       const place = at(added.x, added.y);
@@ -90,7 +99,7 @@ export class Marks {
   ring(pen, [x, y], radius, colour, { thin = false, answer = "" }) {
     pen.beginPath();
     pen.arc(x, y, radius, 0, 2 * Math.PI);
-    this.stroke(pen, colour, thin ? 1.2 : 2.2, [], thin ? 0.5 : 0.9);
+    this.stroke(pen, colour, thin ? 1.2 : 2.2, answer === "unsure" ? [4, 4] : [], thin ? 0.5 : 0.9);
     if (answer === "not") {
       const reach = radius * 0.7;
       pen.beginPath();
@@ -111,6 +120,30 @@ export class Marks {
       pen.lineTo(x + sx * (radius - reach), y + sy * radius);
     }
     this.stroke(pen, "#111", 2.2, []);
+  }
+
+  // A letter or number; of a note in a box whose corner is its position.
+  letter(pen, [x, y], text, boxed = false) {
+    pen.font = "600 13px system-ui, sans-serif";
+    const width = pen.measureText(text).width + 8;
+    pen.fillStyle = boxed ? "#14161a" : "#fff";
+    pen.fillRect(x, y - 18, width, 18);
+    pen.fillStyle = boxed ? "#fff" : "#14161a";
+    pen.fillText(text, x + 4, y - 4);
+  }
+
+  drawRuler(pen, at, { ends, text }) {
+    const [one, two] = ends.map((end) => at(end.x, end.y));
+    pen.beginPath();
+    pen.moveTo(...one);
+    pen.lineTo(...two);
+    this.stroke(pen, "#111", 2, []);
+    for (const [x, y] of [one, two]) {
+      pen.beginPath();
+      pen.arc(x, y, 3, 0, 2 * Math.PI);
+      this.stroke(pen, "#111", 2, []);
+    }
+    this.letter(pen, [(one[0] + two[0]) / 2, (one[1] + two[1]) / 2], text, true);
   }
 
   stroke(pen, colour, width, dashes, halo = 0.75) {

@@ -1,20 +1,24 @@
 // The viewer: the list of slides, the slide with its layers, the threshold, and the review of what was found.
 
 import { $, NAME_KEY, ask, holdBack, stateShower } from "/controls.js";
+import { Grid } from "/grid.js";
 import { Layers } from "/layers.js";
 import { Marks, colourOf } from "/marks.js";
+import { LENSES, Ruler, distance, isLens, lengthText, lensText, magnification } from "/microscope.js";
 import { Outbox } from "/outbox.js";
 import { Regions } from "/regions.js";
 import { Review } from "/review.js";
 import { GIVEN_UP, TileQueue, tileSource, tilesOf, touches } from "/tiles.js";
 
-const FIELD_UM = 110; // a figure with its neighbours
+const CLOSE = 40; // a figure with its neighbours
 const AHEAD = 3;
 const NEAR_PX = 16;
 const PAUSE_MS = 120;
 const CHANGES_MS = 4000;
 const ZOOM_STEP = 1.6;
 const NARROW = matchMedia("(max-width: 60rem)"); // where the list would hide what it leads to
+const SURE = 0.8;
+const HABITS_KEY = "metaphase-view/habits";
 
 const silent = () => {};
 OpenSeadragon.console = { log: silent, debug: silent, info: silent, warn: silent, error: silent, assert: silent };
@@ -31,6 +35,7 @@ const settings = {
   springStiffness: 9,
   blendTime: 0,
   maxZoomPixelRatio: 4,
+  minZoomImageRatio: 0.1,
   maxImageCacheCount: 500,
   visibilityRatio: 0.3,
   gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
@@ -47,6 +52,7 @@ const regions = new Regions({
   isOpen: () => Boolean(slide && image()),
   fit: (box) => fit(box),
   redraw: () => {
+    if (regions.busy) showGrid(false);
     showLimit();
     redraw();
   },
@@ -66,6 +72,19 @@ let outbox = null;
 let observer = "";
 let pointer = null; // where the mouse is, in level-0 pixels; null where there is none
 let sorted = { by: "name", up: true };
+// How this person reviews: all of the slide or the circle, down to which probability, by pictures or one by one.
+let habits = { everywhere: false, floor: null, shown: false, grid: false, ...JSON.parse(localStorage.getItem(HABITS_KEY) ?? "{}") };
+const ruler = new Ruler();
+const grid = new Grid({ give: answer, look: lookAt, facts: (item) => (habits.shown || review.ownAnswer(item) ? slide.probability[item.row].toFixed(2) : "") });
+
+// To whoever listens to the page.
+const say = (words) => ($("said").textContent = words);
+
+// A name that breaks where its parts end, not within them.
+function broken(text) {
+  const parts = text.split(/(?<=[_\-./ ])/);
+  return parts.flatMap((part, index) => (index ? [document.createElement("wbr"), part] : [part]));
+}
 
 // ---- the list ----
 
@@ -101,6 +120,7 @@ function showList() {
     row.title = [one.problem, one.waits ? "Answers wait to be applied" : ""].filter(Boolean).join(" ");
     row.className = [one.problem ? "missing" : "", one.waits ? "waits" : ""].join(" ").trim();
     row.append(...cells.map((content) => Object.assign(document.createElement("td"), { textContent: content })));
+    row.firstChild.replaceChildren(...broken(one.name));
     row.tabIndex = 0;
     row.setAttribute("aria-current", String(one.key === slide?.key));
     row.onclick = () => openSlide(one.key);
@@ -153,9 +173,11 @@ async function openSlide(key, place = null) {
   if (NARROW.matches) toggleList(false);
   threshold = slide.threshold;
   marks.heat = null;
-  $("name").textContent = slide.name;
+  $("name").replaceChildren(...broken(slide.name));
   document.title = slide.name;
   for (const id of ["review", "numbers", "cut", "layers"]) $(id).hidden = !slide.counted;
+  $("report").href = `/report/${key}`;
+  $("report").hidden = !slide.counted || cohort.blind;
   queue.keep(() => false);
   $("problem").textContent = slide.problem;
   if (slide.problem) viewer.close();
@@ -170,7 +192,8 @@ async function openSlide(key, place = null) {
   showList();
   if (!slide.counted) return undefined;
   showCut();
-  await Promise.all([refreshCount(), observer ? beginReview(!place) : null]);
+  await refreshCount();
+  if (observer) await beginReview(!place);
   return undefined;
 }
 
@@ -194,7 +217,7 @@ function fit(box) {
 }
 
 function goTo({ x, y, width }) {
-  const side = width ?? FIELD_UM / slide.mpp;
+  const side = width ?? (viewer.container.clientWidth * magnification(CLOSE)) / slide.mpp;
   const aspect = viewer.container.clientHeight / viewer.container.clientWidth;
   fit({ x: x - side / 2, y: y - (side * aspect) / 2, width: side, height: side * aspect });
   redraw();
@@ -209,7 +232,9 @@ function toHotspot() {
 
 function redraw() {
   if (!slide || !image()) return;
-  marks.draw(frame(), slide, { threshold, count, view, review: answers(), current: review?.current, within: regions });
+  const veiled = review && !habits.shown ? new Set(review.items.map((item) => item.row)) : null;
+  const drawn = { review: answers(), current: review?.current, within: regions, veiled, ruler: ruled() };
+  marks.draw(frame(), slide, { threshold, count, view, ...drawn });
   showScale();
 }
 
@@ -226,8 +251,36 @@ function showWhere() {
   if (!slide || !image()) return;
   const { x, y } = pointer ?? middle();
   const mm = (value) => ((value * slide.mpp) / 1000).toFixed(3);
-  const perPixel = (slide.mpp / frame().scale).toPrecision(2);
-  $("where").textContent = `${mm(x)}, ${mm(y)} mm · ${Math.round(x)}, ${Math.round(y)} px · ${Number(perPixel)} µm/px`;
+  const perPixel = slide.mpp / frame().scale;
+  const power = magnification(perPixel);
+  const parts = [`${mm(x)}, ${mm(y)} mm`, ` · ${Math.round(x)}, ${Math.round(y)} px`, ` · ${lensText(power)}`, ` · ${Number(perPixel.toPrecision(2))} µm/px`];
+  parts.forEach((text, index) => ($("where").children[index].textContent = text));
+  for (const button of document.querySelectorAll("[data-lens]")) button.setAttribute("aria-pressed", String(isLens(power, Number(button.dataset.lens))));
+}
+
+// As through a lens of this power: 40x is 0.25 um for a pixel of the screen.
+function magnify(lens) {
+  if (!image()) return;
+  showGrid(false);
+  viewer.viewport.zoomTo(image().imageToViewportZoom((slide.mpp * lens) / magnification(1)), null, true);
+  keepLink();
+  redraw();
+  showWhere();
+  say(`${lens} times`);
+}
+
+// The ruler as it is drawn; its second end follows the mouse, or the middle.
+function ruled() {
+  const ends = ruler.ends(here());
+  return ends && { ends, text: lengthText(distance(ends, slide.mpp)) };
+}
+
+function measure() {
+  if (!image()) return;
+  ruler.press(here());
+  redraw();
+  if (!ruler.from) return void say("Ruler away");
+  hint(ruler.to ? `${ruled().text}. R takes the ruler away.` : "Ruler: go to the other end, and press R.");
 }
 
 function middle() {
@@ -264,9 +317,9 @@ async function copyLink() {
   keepLink();
   try {
     await navigator.clipboard.writeText(location.href);
-    $("where").textContent = "Link copied";
+    hint("Link copied");
   } catch {
-    $("where").textContent = "The link is in the address bar";
+    hint("The link is in the address bar");
   }
 }
 
@@ -290,11 +343,24 @@ async function refreshCount() {
   view = { ...found, given: new Review(slide, found, [], silent) };
   count = found.count;
   regions.follow(count);
+  followScope();
   if (found.row) putRow(found.row);
   showCount(own);
   redraw();
   loadDensity(found.density);
   delete $("numbers").dataset.waiting;
+}
+
+// Where figures are asked about: this stays while answers move the circle, and follows what a person draws.
+function followScope() {
+  const scope = JSON.stringify(count.scope);
+  if (slide.scope === scope) return;
+  const { x, y, radius_px: radius, fields } = count.hotspot;
+  const circles = fields.length ? fields : [[x, y, radius]];
+  Object.assign(slide, { scope, circles: count.area_mm2 < count.config.area_mm2 ? null : circles });
+  if (!review) return;
+  limit();
+  showReview();
 }
 
 function showCount(own) {
@@ -419,6 +485,7 @@ async function beginReview(jump = true) {
   const state = await ask(`/api/review/${slide.key}`, { observer });
   observer = state.observer;
   const { key } = slide;
+  toggleList(false);
   outbox = new Outbox(key, observer, (...state) => stateChanged(key, ...state)); // answers wait for a server that has their slide
   review = new Review(slide, state, outbox.waiting, (item, answer, seconds) => {
     asking += 1; // a count on its way does not know of this
@@ -426,11 +493,70 @@ async function beginReview(jump = true) {
   });
   hint();
   regions.enter(observer);
+  limit();
   $("who").textContent = observer;
   $("entrance").hidden = true;
   $("work").hidden = false;
   if (jump) whenOpen(() => showFigure());
+  showGrid(habits.grid);
   showReview();
+}
+
+const floor = () => Math.max(slide.lowest, habits.floor ?? slide.listed);
+const inCircle = ({ x, y }) => !slide.circles || slide.circles.some(([left, top, radius]) => Math.hypot(x - left, y - top) <= radius * (1 + 1e-9));
+
+// What is asked, as this person chose.
+function limit() {
+  review.limit((item) => regions.countsRow(item.row) && (habits.everywhere || inCircle(item)) && slide.probability[item.row] >= floor() - 1e-9);
+  Object.assign($("floor"), { min: String(Math.floor(slide.lowest * 100) / 100), value: String(floor()) });
+  $("floor-text").textContent = floor().toFixed(2);
+  $("everywhere").checked = habits.everywhere;
+  $("shown").checked = habits.shown;
+  $("asked").textContent = `${review.items.length} figures ${habits.everywhere || !slide.circles ? "on the slide" : "in the circle"}`;
+}
+
+function setHabits(changed) {
+  habits = { ...habits, ...changed };
+  localStorage.setItem(HABITS_KEY, JSON.stringify(habits));
+  if (!review) return;
+  if (!("grid" in changed)) limit();
+  showReview();
+}
+
+// Pictures side by side, or the slide itself.
+function showGrid(shown) {
+  if (!review && shown) return;
+  if (shown !== habits.grid) setHabits({ grid: shown });
+  $("grid").hidden = !shown || !review;
+  $("pictures").setAttribute("aria-pressed", String(!$("grid").hidden));
+  if (!$("grid").hidden) grid.show(review);
+}
+
+function turnGrid() {
+  if (!review) return;
+  showGrid($("grid").hidden);
+  if ($("grid").hidden) showFigure();
+  else grid.follow(review);
+  say($("grid").hidden ? "One by one" : "Pictures side by side");
+}
+
+// A picture becomes the current one, or is looked at on the slide.
+function lookAt(item, closely = false) {
+  review.select(item.row);
+  if (closely) turnGrid();
+  showReview();
+}
+
+// Selects what is open and sure; an answer is then about all of it.
+function selectSure() {
+  if (!review) return;
+  showGrid(true);
+  const sure = review.open.filter((item) => slide.probability[item.row] >= SURE);
+  const all = sure.every((item) => grid.selected.has(item));
+  for (const item of sure) if (grid.selected.has(item) === all) grid.toggle(item);
+  showReview();
+  const what = `${sure.length} figure${sure.length === 1 ? "" : "s"} that the model is sure of`;
+  hint(sure.length ? (all ? "Nothing is selected." : `${what}: press M, N or U for all of them.`) : "No open figure is sure.");
 }
 
 const SAID = { mitosis: "Mitosis", not: "Not", unsure: "Unsure" };
@@ -438,6 +564,7 @@ const hint = (words = "") => ($("hint").textContent = words);
 
 function showReview() {
   const { current, done, ended, items } = review;
+  if (!$("grid").hidden) grid.show(review);
   $("figure").textContent = ended ? (items.length ? "End of the review" : "Nothing was found") : `${review.position + 1} of ${items.length}`;
   $("facts").textContent = current ? factsOf(current) : "";
   $("done").textContent = `${done} of ${items.length} answered`;
@@ -449,6 +576,7 @@ function showReview() {
   $("answers").hidden = ended;
   $("end").hidden = !ended;
   if (ended) showEnd();
+  showNotes();
   showLimit();
   redraw();
 }
@@ -457,14 +585,62 @@ function factsOf({ x, y, row }) {
   const probability = slide.probability[row];
   const said = review.ownAnswer({ x, y });
   const below = probability >= threshold ? "" : ", below the threshold";
-  return `probability ${probability.toFixed(3)}${below}${said ? `; you said ${SAID[said]}, another answer changes it` : ""}`;
+  const known = said || habits.shown ? [`probability ${probability.toFixed(3)}${below}`] : [];
+  if (said) known.push(`you said ${SAID[said]}${review.isAtypical({ x, y }) ? ", atypical" : ""}, another answer changes it`);
+  return known.join("; ");
+}
+
+// ---- notes ----
+
+function showNotes() {
+  $("notes").replaceChildren(...review.notes.map((note, index) => {
+    const line = document.createElement("li");
+    const go = Object.assign(document.createElement("button"), { type: "button", textContent: `${index + 1}. ${note.text}` });
+    go.onclick = () => {
+      showGrid(false);
+      goTo(note);
+    };
+    line.append(go);
+    if (!note.own) line.append(` ${note.observer}`);
+    else {
+      const gone = Object.assign(document.createElement("button"), { type: "button", textContent: "Delete" });
+      gone.setAttribute("aria-label", `Delete note ${index + 1}`);
+      gone.onclick = () => keepNote(note, "");
+      line.append(gone);
+    }
+    return line;
+  }));
+}
+
+function keepNote({ x, y }, text) {
+  review.write(x, y, text);
+  hint(text ? "Note kept; Z undoes it." : "Note deleted; Z undoes it.");
+  showReview();
+}
+
+// Asks for a note at the mouse, or in the middle.
+function askNote() {
+  if (!review || !image()) return;
+  const place = $("grid").hidden || !review.current ? here() : review.current;
+  Object.assign($("note-form"), { hidden: false, place });
+  $("note-text").value = "";
+  $("note-text").focus();
+}
+
+function endNote(kept) {
+  const { place } = $("note-form");
+  const text = $("note-text").value.trim();
+  $("note-form").hidden = true;
+  $("note-text").blur();
+  if (kept && text) keepNote(place, text);
 }
 
 function showEnd() {
-  const { mitosis, not, unsure, added } = review.tally;
+  const { mitosis, not, unsure, added, atypical } = review.tally;
   const left = review.items.length - review.done;
   $("figure").dataset.ready = "end";
-  $("tally").textContent = `${mitosis} accepted, ${not} rejected, ${added} added, ${unsure} unsure${left ? `; ${left} not answered` : ""}.`;
+  $("tally").textContent = `${mitosis} accepted, ${not} rejected, ${added} added, ${unsure} unsure${atypical ? `, ${atypical} atypical` : ""}${left ? `; ${left} not answered` : ""}.`;
+  $("time").textContent = `${review.own.size} answer${review.own.size === 1 ? "" : "s"} in ${timeText(review.seconds)}.`;
   $("figures").hidden = !review.items.length;
   $("next-slide").hidden = $("to-list").hidden = cohort.slides.length < 2;
   $("apply").hidden = cohort.blind;
@@ -472,6 +648,11 @@ function showEnd() {
   $("withdraw").textContent = "Withdraw my review";
   delete $("withdraw").dataset.sure;
   showOutcome();
+}
+
+function timeText(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  return minutes ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.round(seconds)} s`;
 }
 
 // The count as it is now.
@@ -548,7 +729,7 @@ async function withdrawReview() {
 // Shows the current figure, and tells the browser's own clock when all of it is there.
 function showFigure(started = performance.now()) {
   const current = review.current;
-  if (!current || !image()) return;
+  if (!current || !image() || !$("grid").hidden) return;
   const [x, y] = review.placeOf(current.x, current.y) ?? [current.x, current.y];
   const across = inView().width * slide.mpp;
   const close = across > 25 && across < 500;
@@ -585,16 +766,35 @@ function fetchAhead() {
   for (const address of boxes.flatMap((box) => tilesOf(slide, box, level))) fetch(address, { priority: "low" }).catch(silent);
 }
 
-function answer(name) {
+function answer(name, items = $("grid").hidden ? undefined : grid.chosen(review)) {
   if (!review) return;
-  if (review.ended) {
+  if (review.ended && !items) {
     hint("This is the end: go back with ←, or select a ring, to change an answer.");
     return;
   }
   const started = performance.now();
-  const before = review.give(name);
+  const before = review.give(name, items);
+  grid.selected.clear();
+  const several = items?.length > 1 ? `${items.length} figures: ` : "";
+  say(`${several}${SAID[name]}. ${review.done} of ${review.items.length} answered.`);
   hint(before && before !== name ? `Changed from ${SAID[before]} to ${SAID[name]}; Z undoes it.` : "");
   showFigure(started);
+  showReview();
+  if (!$("grid").hidden) grid.follow(review);
+}
+
+// The current figure, or those selected, are atypical mitotic figures; again, and they are not.
+function markAtypical() {
+  const items = review && (($("grid").hidden ? undefined : grid.chosen(review)) ?? (review.current ? [review.current] : []));
+  if (!items?.length) return;
+  const [started, open] = [performance.now(), !review.ownAnswer(items[0])];
+  const marked = review.markAtypical(items);
+  grid.selected.clear();
+  hint(marked ? "Marked as an atypical mitotic figure; Z undoes it." : "No longer marked as atypical.");
+  if (open) {
+    review.seek(review.position + 1);
+    showFigure(started);
+  }
   showReview();
 }
 
@@ -621,8 +821,9 @@ function moveHere() {
 function undo() {
   const last = review?.undo();
   if (!last) return;
-  goTo(last);
+  if ($("grid").hidden) goTo(last);
   showReview();
+  say(`Undone. ${review.done} of ${review.items.length} answered.`);
 }
 
 function step(by) {
@@ -632,6 +833,8 @@ function step(by) {
   hint();
   showFigure(started);
   showReview();
+  if (!$("grid").hidden) grid.follow(review);
+  else say($("figure").textContent);
 }
 
 // A tap on a ring makes it the figure under review.
@@ -671,10 +874,10 @@ const KEYS = {
   m: () => answer("mitosis"), n: () => answer("not"), u: () => answer("unsure"),
   i: addHere, v: moveHere, z: undo, backspace: undo,
   arrowleft: () => (review ? step(-1) : pan(-1, 0)), arrowright: () => (review ? step(1) : pan(1, 0)),
-  arrowup: () => pan(0, -1), arrowdown: () => pan(0, 1),
+  arrowup: () => ($("grid").hidden ? pan(0, -1) : step(-grid.columns)), arrowdown: () => ($("grid").hidden ? pan(0, 1) : step(grid.columns)),
   "+": () => zoomBy(ZOOM_STEP), "=": () => zoomBy(ZOOM_STEP), "-": () => zoomBy(1 / ZOOM_STEP),
   0: () => viewer.viewport.goHome(), o: toHotspot, l: () => ($("list").hidden ? toList() : toggleList(false)), c: copyLink,
-  e: finish, s: nextSlide,
+  e: finish, s: nextSlide, g: turnGrid, a: selectSure, y: markAtypical, w: askNote, r: measure, p: () => setHabits({ shown: !habits.shown }),
   h: () => {
     marks.hidden = !marks.hidden;
     redraw();
@@ -687,12 +890,19 @@ function onKey(event) {
   if (!slide || typing || event.altKey || event.ctrlKey || event.metaKey) return;
   const key = event.key.toLowerCase();
   const repeatable = /^(arrow|[+=-])/.test(key);
-  const number = Number(key) - 1;
-  const action = /^[1-6]$/.test(key) ? () => toggleLayer(number) : /^[78]$/.test(key) ? () => layers.turn(number - 6) : KEYS[key];
+  const action = numbered(event) ?? KEYS[key];
   if (!action || (event.repeat && !repeatable)) return;
   if (event.target.matches?.("input[type=range]") && key.startsWith("arrow")) return;
   event.preventDefault();
   action();
+}
+
+// 1 to 5 magnify, 7 and 8 lay pictures over the slide, 1 to 6 with Shift switch layers.
+function numbered({ code, key, shiftKey }) {
+  const number = Number((shiftKey ? code.match(/^Digit([1-6])$/) : key.match(/^([1-578])$/))?.[1]);
+  if (!number) return undefined;
+  if (shiftKey) return () => toggleLayer(number - 1);
+  return number > 5 ? () => layers.turn(number - 7) : () => magnify(LENSES[number - 1]);
 }
 
 function connect() {
@@ -721,6 +931,7 @@ function connect() {
     const place = new OpenSeadragon.Point(event.clientX - box.left, event.clientY - box.top);
     pointer = viewer.viewport.viewerElementToImageCoordinates(place);
     showWhere();
+    if (ruler.from && !ruler.to) redraw();
   }, true);
   $("stage").addEventListener("pointerleave", () => {
     pointer = null;
@@ -738,6 +949,7 @@ function connect() {
   const clicks = {
     in: KEYS["+"], out: KEYS["-"], whole: KEYS[0], "to-hotspot": toHotspot, link: copyLink, add: addHere, move: moveHere, undo,
     back: () => step(-1), next: () => step(1), figures: () => step(-1), finish, "next-slide": nextSlide, "to-list": toList,
+    pictures: turnGrid, sure: selectSure, atypical: markAtypical, write: askNote, ruler: measure, "note-cancel": () => endNote(false),
     apply: applyReview, withdraw: withdrawReview, "show-list": KEYS.l, who: () => leave(),
     reset: () => {
       $("threshold").value = String(slide.threshold);
@@ -745,6 +957,14 @@ function connect() {
     },
   };
   for (const [id, action] of Object.entries(clicks)) $(id).onclick = () => action();
+  for (const button of document.querySelectorAll("[data-lens]")) button.onclick = () => magnify(Number(button.dataset.lens));
+  for (const id of ["everywhere", "shown"]) $(id).onchange = () => setHabits({ [id]: $(id).checked });
+  $("floor").oninput = () => setHabits({ floor: Number($("floor").value) });
+  $("note-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    endNote(true);
+  });
+  $("note-text").onkeydown = (event) => void (event.key === "Escape" && endNote(false));
   $("threshold").oninput = () => setThreshold(Number($("threshold").value));
   $("entrance").addEventListener("submit", (event) => {
     event.preventDefault();
