@@ -12,8 +12,8 @@ import numpy as np
 import scipy
 from scipy.special import expit, logit
 
-from metaphase.analysis.index import INDEX, write_cohort
-from metaphase.analysis.record import SlideResult, load_result, load_results, source_of
+from metaphase.analysis.index import write_cohort
+from metaphase.analysis.record import INDEX, SlideResult, load_result, load_results, source_of
 from metaphase.analysis.slide import apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import refuse_link
@@ -212,7 +212,7 @@ def withdraw_review(
         if (result.folder / ANSWERS).is_file():
             with log_of(result) as log:
                 mine, marks = log.current(observer), log.marks(observer)
-                known |= {one.observer for one in (*log.current(), *log.marks())}
+                known |= {one.observer for one in log.current()} | {one.observer for one in log.marks()}
                 earlier += [result.folder] if log.known(observer) in log.observers() else []
                 items = [one.item for one in mine] + [mark_name(one.kind, one.x, one.y) for one in marks]
                 log.record_many(Entry(observer, item, None) for item in items)

@@ -169,7 +169,7 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
 
 def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[str]:
     """What a person wants to know when all is done, in five lines for any number of slides."""
-    from metaphase.analysis.index import COUNTS, INDEX
+    from metaphase.analysis.record import COUNTS, INDEX
     from metaphase.base.sharing.batch import ERRORS
     from metaphase.counting.clinical import count_text
 
