@@ -74,7 +74,8 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
         found.append(ResultWarning("regions-mended", notes, "look at their outlines"))
     empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * counted_config(config, slide.scope).area_mm2
     if empty and hotspot.count and not slide.is_small:
-        text = f"the hotspot holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
+        where = "the hotspot" if slide.scope.place is None else "the chosen place"
+        text = f"{where} holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
         found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
     return tuple(found)
 

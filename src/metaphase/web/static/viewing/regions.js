@@ -458,13 +458,14 @@ export class Regions {
     this.name = element("select", {}, ...[...Object.keys(NAMES), "other"].map((name) => new Option(name)));
     this.free = element("input", { type: "text", maxLength: 64, hidden: true, value: "follicle", ariaLabel: "Name of the region", autocomplete: "off" });
     this.kind = element("select", {}, ...Object.entries(KINDS).map(([kind, text]) => new Option(text, kind)));
+    this.kind.ariaLabel = "Whether figures count in it";
     this.name.onchange = () => {
       this.free.hidden = this.name.value !== "other";
       this.kind.value = NAMES[this.name.value] ?? "exclude";
       this.rename();
     };
     this.free.onchange = this.kind.onchange = () => this.rename();
-    this.diameter = element("input", { type: "number", min: "0.4", max: "0.69", step: "0.01", value: "0.5" });
+    this.diameter = element("input", { type: "number", min: "0.4", max: "0.69", step: "0.01", value: "0.5", ariaLabel: "Diameter of a field in mm" });
     this.place_ = {
       circle: button("Circle elsewhere", () => this.begin("place", { fields: null })),
       fields: button("Ten fields", () => this.tenFields()),
