@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.labels.observers.store import MAX_NAME
-from metaphase.web.access import MAX_BODY, Access, Guard
+from metaphase.web.access import Access, Guard
 
 # ---- how long and how many: connections that say nothing, or too slowly, or are too many, are let go ----
 #
@@ -327,7 +327,7 @@ class SentAnswer(Message, Generic[Item]):
 
     uuid: UUID
     item: Item
-    answer: Annotated[str, Field(max_length=MAX_BODY)] | None
+    answer: Annotated[str, Field(max_length=64)] | None
     seconds: Annotated[float, Field(ge=0, le=MAX_ANSWER_S)]
 
 

@@ -28,6 +28,7 @@ from metaphase.web.messages import (
     OfScope,
     Pixel,
     Position,
+    SaidOfSlides,
     count_view,
     drawn_density,
     row_with,
@@ -44,7 +45,6 @@ from metaphase.web.serving import (
     Ready,
     Receipt,
     Reply,
-    SentAnswers,
     bare_app,
     picture,
     serve,
@@ -239,7 +239,7 @@ def _add_review(
         return {"applied": said, "failed": [in_words(one) for one in failed]}
 
     @app.post("/api/answers")
-    def answers(sent: SentAnswers[Position | OfScope]) -> Receipt:
+    def answers(sent: SaidOfSlides) -> Receipt:
         """Write answers, regions and places; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for one in sent.answers:
