@@ -29,7 +29,7 @@ from metaphase.labels.observers.store import Given
 from metaphase.reports.pages import encode_png, in_words
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
 from metaphase.web.access import MAX_BODY
-from metaphase.web.serving import MAX_BATCH, Message, OnceInAWhile, Reply, SentAnswer
+from metaphase.web.serving import MAX_BATCH, Message, ObserverName, OnceInAWhile, Reply, SentAnswer
 from metaphase.web.viewed import KEY_BYTES, SLIDE, TILE_PX, ViewedSlide, levels_of
 
 _log = logging.getLogger(__name__)
