@@ -481,7 +481,7 @@ def score(
                 path=file,
                 next_step="give those of one slide at a time",
             )
-        profile = None if site is None else site_for(_profile(site), [file])
+        profile = None if site is None else site_for(site, [file])
         beside = sites_beside([file]) if site is None and card is None else {}
         batch = count_cohort(cases, [point], config, tissue=tissue, site=profile, sites=beside)
     for failure in batch.failures:
@@ -712,10 +712,6 @@ def _detection(
     if site is not None:
         about["site"] = site if isinstance(site, SiteProfile) else load_profile(site)
     return replace(config, **about)
-
-
-def _profile(site: str | Path | SiteProfile) -> Path | SiteProfile:
-    return site if isinstance(site, SiteProfile) else Path(site)
 
 
 # ---- what is given, as files ----

@@ -83,7 +83,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
     return stated.model_copy(update={"source": source})
 
 
-def site_for(site: Path | SiteProfile, files: Sequence[Path]) -> SiteProfile:
+def site_for(site: str | Path | SiteProfile, files: Sequence[Path]) -> SiteProfile:
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = site if isinstance(site, SiteProfile) else load_profile(site)
     for table in (table for file in files for table in detection_files(file, every=True)):

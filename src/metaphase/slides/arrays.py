@@ -20,8 +20,8 @@ SAMPLES = (3, 4)
 """Of a pixel: RGB, or RGBA."""
 BLOCK_PX, MOST_BLOCK_PX = 1024, 4096
 """Side of the blocks that are read at once: whole chunks, where these are not larger."""
-CACHE_BYTES = 256_000_000
-"""Of blocks that are kept, for neighbouring reads want the same."""
+CACHE_BYTES = 160_000_000
+"""Of blocks that are kept, for neighbouring reads want the same: a row of 50,000 px in blocks of 1,024."""
 OVERSHOOT = 1e-3
 """Floats may leave 0 to 1 by so much: resampling does that."""
 GIVE_RGB = "give (height, width, 3) of RGB: the networks know H&E by its colours"
