@@ -54,7 +54,10 @@ def main() -> None:
                 corners = zip(found.x + 0.5, found.y + 0.5, strict=True)
                 patches = [cut_square(slide, x, y, ANSWER_PX, plain.mpp) for x, y in corners]
             image = plain.predict(pixels)
-            cells = (np.rint(found.y / 4).astype(int), np.rint(found.x / 4).astype(int))
+            cells = tuple(
+                np.rint(place / 4).astype(int).clip(0, side - 1)
+                for place, side in zip((found.y, found.x), image.shape, strict=True)
+            )
             alone = plain.predict(np.array(patches, np.uint8).reshape(-1, ANSWER_PX, ANSWER_PX, 3))
             x, y, first, last = (one.astype(float) for one in session.run(None, {"pixels": pixels[None]}))
             kept = suppress(x, y, first, points.suppress_um / given.mpp)
