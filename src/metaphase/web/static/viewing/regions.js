@@ -517,7 +517,7 @@ export class Regions {
 
   mm2(px2) {
     const value = (px2 * this.slide.mpp ** 2) / 1e6;
-    return `${Number(value.toPrecision(3))} mm²`;
+    return `${value.toFixed(2)} mm²`; // as reports have it
   }
 
   say(words) {
