@@ -43,5 +43,6 @@ def written_elsewhere(before: State, place: Path, arguments: Sequence[str]) -> s
 
 
 def _belongs(name: str, told: str) -> bool:
-    """Whether a file is what was told, lies in it, or is the note beside it."""
-    return name in (told, f"{told}.json") or name.startswith(f"{told}/")
+    """Whether a file is what was told, lies in it, or is the note or card beside it."""
+    beside = (told, f"{told}.json", Path(told).with_suffix(".json").as_posix())
+    return name in beside or name.startswith(f"{told}/")

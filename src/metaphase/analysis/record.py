@@ -70,7 +70,9 @@ def file_of(form: str) -> str:
 
 def formats_in(folder: Path) -> list[str]:
     """Formats in which detections lie in a slide's folder, Parquet apart."""
-    return [name for name in known_formats() if name != "parquet" and (folder / file_of(name)).exists()]
+    known = known_formats().values()
+    there = (one.name for one in known if (folder / f"detections{one.ending}").exists())
+    return [name for name in there if name != "parquet"]
 
 
 def tissue_files(name: str) -> tuple[str, str]:
