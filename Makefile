@@ -111,8 +111,9 @@ wheel-check: wheel  ## the wheel in a fresh environment, and every code block of
 hostile: $(READY)  ## 10,000 broken inputs through the commands, and a table of what became of them
 	$(BIN)/python -m tests.hostile --inputs 10000
 
-kills: $(READY)  ## commands and servers killed at random moments, eight observers at once, memory over 500 slides
+kills: $(READY)  ## commands and servers killed at random moments and at their writes, full disks, eight observers at once, memory over 500 slides
 	$(BIN)/python -m benchmarks.kills --kills 100
+	$(BIN)/python -m tests.faults --points 40
 	$(BIN)/python -m benchmarks.answering
 	$(BIN)/python benchmarks/long_run.py --slides 500
 

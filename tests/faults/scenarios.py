@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaphase.base.tables import read_table
+from metaphase.simulation.cohort import simulate_cohort
+from metaphase.simulation.config import SimulationConfig
 from tests.hostile.inputs.sound import ASSETS, DRAW, SEARCH
 
 IMPORT = ("review", "import", "out", "--from", "edited.geojson", "--observer", "Anna")
@@ -50,12 +52,26 @@ def _answered(folder: Path) -> None:
     (folder / "answers.csv").write_text("\n".join(["observer,item,answer", *rows, ""]), encoding="utf-8")
 
 
+def _pairs(folder: Path) -> None:
+    """Simulated pairs of three patients."""
+    size_px, often = 768, (900.0, 1000.0)
+    config = SimulationConfig(
+        cases=3, centres=1, width=size_px, height=size_px, seed=13, mitoses_per_mm2=often, workers=1
+    )
+    simulate_cohort(folder / "cohort", config)
+    (folder / "slides").mkdir()
+    for slide in (folder / "cohort").glob("*/*.tif"):
+        slide.rename(folder / "slides" / f"{slide.parent.name}_{slide.name}")
+    shutil.rmtree(folder / "cohort")
+
+
 SCENARIOS = {
     "detect": Scenario((*SEARCH, "--probability-map", "--format", "csv"), _nothing),
     "detect, another threshold": Scenario((*SEARCH, "--threshold", "0.3"), _edited, (IMPORT, APPLY)),
     "review import": Scenario(IMPORT, _edited),
     "review apply": Scenario(APPLY, _edited, (IMPORT,)),
     "review withdraw": Scenario(WITHDRAW, _edited, (IMPORT, APPLY)),
+    "lab init": Scenario(("lab", "--lab", "lab", "init", "slides"), _pairs),
     "calibrate draw": Scenario(DRAW, lambda folder: _copy(folder, "out", "out")),
     "label import": Scenario(("label", "import", "calibration/detections", "answers.csv"), _answered),
     "calibrate fit": Scenario(

@@ -321,7 +321,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _explanation(error: Exception, path: Path) -> LabellingError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return LabellingError("is locked by another program", path=path, next_step="close it and try again")
+        what = "is locked by another program, or lies on a disk that knows no locks"
+        advice = "close that program, or move the folder to another disk, and try again"
+        return LabellingError(what, path=path, next_step=advice)
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         return LabellingError(f"cannot be written ({error})", path=path, next_step="free some disk space")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
