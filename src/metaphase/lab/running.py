@@ -164,8 +164,8 @@ def alone(lab: Lab) -> Iterator[None]:
             raise UsageError(
                 "another process is already working here",
                 path=lab.root,
-                next_step="wait for it, or stop it; metaphase lab shows where it stands. If nobody works here, "
-                "the disk knows no locks: move the folder to another one",
+                next_step="wait for it, or stop it; metaphase lab shows where it stands. If none does, the "
+                "disk knows no locks: move the folder to another one",
             )
         yield
 
