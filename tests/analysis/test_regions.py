@@ -238,3 +238,17 @@ def test_commands_take_and_give_regions(tmp_path: Path, he_slide: Path, ready: R
     said = run(app, ["review", "export", folder, "--to", "regions", "-o", str(tmp_path / "again.geojson")])
     assert said.exit_code == 0, said.output
     assert (tmp_path / "again.geojson").read_bytes() == (tmp_path / "drawn.geojson").read_bytes()
+
+
+def test_score_counts_results_in_their_regions(tmp_path: Path, he_slide: Path, ready: ReadyDetector) -> None:
+    file = tmp_path / "he.geojson"
+    write_regions([LEFT, LOW], file)
+    outcome = detect(slide_of(he_slide, file), tmp_path / "out", ready)
+    table = tmp_path / "counts.csv"
+    options = ["--threshold", "0.85", "-o", str(table)]
+    said = CliRunner().invoke(app, ["score", str(tmp_path / "out"), *options])
+    assert said.exit_code == 0, said.output
+    row = read_table(table).iloc[0]
+    assert row["counted"] == outcome.record.counted
+    assert row["scope"] == "in tumour, without DCIS"
+    assert row["counted_mm2"] == pytest.approx(outcome.record.counted_mm2)
