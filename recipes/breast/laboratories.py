@@ -156,7 +156,7 @@ def parts_of(
     for number, maps in all_maps([*pair, *teachers], images, device):
         one = images[number]
         answers = partial(final_logits, pair, one.pixels, device)
-        both = pair_found(answers, *maps[:2], smooth_um, SUPPRESS_UM)
+        both = pair_found(answers, maps[0], maps[1], smooth_um, SUPPRESS_UM)
         shipped = (both[:, FIRST] >= second.floor) & (both[:, SMOOTHED] >= (second.answered_from or 0.0))
         ways[PAIR][one.name] = both[shipped]
         if options.losses:
