@@ -191,7 +191,7 @@ def test_what_is_outlined_outlives_a_killed_server(tab: Tab, server: Server, fol
     page.wait_for_selector("#numbers[data-count]")
     page.fill("#observer", "Anna")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#work:not([hidden])")
+    tab.figure()
     server.kill()
     page.focus("text=Polygon")
     page.keyboard.press("Enter")

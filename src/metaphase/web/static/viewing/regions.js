@@ -223,7 +223,8 @@ export class Regions {
   }
 
   begin(mode, about = {}) {
-    if (!this.mayChange()) return;
+    if (!this.mayChange()) return undefined;
+    if (!this.host.isOpen()) return void this.say("The picture of the slide is not there yet.");
     if (this.mode === mode && mode !== "edit") return void this.leave("Left off.");
     this.leave("");
     Object.assign(this, { mode, points: [], cursor: null, pen: false, ...about });
@@ -231,6 +232,7 @@ export class Regions {
     this.show();
     $("stage").focus({ preventScroll: true });
     this.draw();
+    return undefined;
   }
 
   leave(words) {
