@@ -112,6 +112,9 @@ def test_viewer_in_each_mode(check, results: Path) -> None:
 
 
 def test_labelling(check, tmp_path: Path) -> None:
+    def entrance(page: Any) -> None:
+        page.wait_for_selector("#entrance:not([hidden])")
+
     def begin(page: Any) -> None:
         page.fill("#name", "Anna")
         page.keyboard.press("Enter")
@@ -123,5 +126,5 @@ def test_labelling(check, tmp_path: Path) -> None:
         page.keyboard.press("g")
 
     with serving(write_project(tmp_path / "p", 14).folder) as server:
-        for act in (None, begin, grid):
+        for act in (entrance, begin, grid):
             check(server.url, act)
