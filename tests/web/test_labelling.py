@@ -94,7 +94,7 @@ def test_nobody_learns_of_others_or_of_the_slides(
         assert secret not in described
     assert set(state) == {
         "observer", "project", "title", "question", "answers", "items", "points", "given", "seconds", "crops",
-        "marks",
+        "marks", "sides_um",
     }  # fmt: skip
     assert state["points"] == [], "these are for reviews, which are not blind"
     picture = client.get(f"{state['crops']}/{state['items'][0]}/close.jpg")
