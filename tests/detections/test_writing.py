@@ -114,7 +114,7 @@ def test_one_file_of_one_slide_goes_where_it_is_told(name: str, detections: Dete
 @pytest.mark.parametrize("name", ["qupath", "asap"])
 def test_the_hotspot_is_a_shape_and_no_figure(name: str, tmp_path: Path) -> None:
     """Whoever opens the file sees the circle; it is neither read nor converted, nor told as left out."""
-    detections, circles = provenance_set(), {"a.svs": (500.0, 400.0, 300.0)}
+    detections, circles = provenance_set(), {"a.svs": [(500.0, 400.0, 300.0)]}
     files = write_detections(detections, tmp_path / "out", name, mpp=0.25, hotspots=circles)
     with_circle = [path for path in files if "Hotspot" in path.read_text()]
     assert [slide_of_stem(path.stem) for path in with_circle] == ["a.svs"]
@@ -137,7 +137,7 @@ def test_the_hotspot_is_a_closed_line_around_the_circle(tmp_path: Path) -> None:
     circle = (500.0, 400.0, 300.0)
     detections = DetectionSet(provenance_set().table.iloc[:2], ("a.svs",))
     (path,) = write_detections(
-        detections, tmp_path / "a.geojson", "qupath", mpp=0.25, hotspots={"a.svs": circle}
+        detections, tmp_path / "a.geojson", "qupath", mpp=0.25, hotspots={"a.svs": [circle]}
     )
     shapes = [one for one in json.loads(path.read_text())["features"]
               if one["properties"].get("name") == "Hotspot"]  # fmt: skip
