@@ -1,6 +1,10 @@
 """Registration of real pairs: two scanners (ICPR 2012 fields) and consecutive sections (rat kidney).
 
-    python recipes/accuracy/registration_real.py [--fields 35]
+    python recipes/accuracy/registration_real.py [--fields 35] [--turned 10]
+
+`--turned`: of so many fields 800 x 800 px of both scanners, the second turned by 4 degrees, shifted by 10 um,
+and without eosin, as if restained: whole, with patches of other tissue, bent, and of another field. Where 36
+points should lie is known from the whole fields.
 
 Real images are read from the folder named in METAPHASE_DATA, or from ../shared/data. For the fields, labelled
 mitoses of both scanners are the truth; a mitosis of one belongs to the nearest of the other. For the kidney,
@@ -15,6 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pandas as pd
 from scipy.spatial import cKDTree
@@ -24,9 +29,14 @@ from skimage.measure import ransac
 from skimage.registration import phase_cross_correlation
 from skimage.transform import SimilarityTransform
 
+from metaphase.base.arrays import RGB, Box, Floats
+from metaphase.detections.table import DetectionSet
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, separate
+from metaphase.labels.registration.outputs import mapped_points
 from metaphase.labels.registration.pair import register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.labels.registration.tiles import nuclear_density
+from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.opening import open_slide
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +64,78 @@ def field_errors(data: Path, name: str, labels: pd.DataFrame, painted: pd.DataFr
         "rejected": int((~table["accepted"]).sum()),
         "points": len(table),
     }
+
+
+TURNED_PX, TURN_DEG, SHIFT_UM, PATCH_PX, BENT_UM, SIDE_POINTS = 800, 4.0, 10.0, 110, 24.0, 6
+KINDS = {"whole": 0, "2 patches of other tissue": 2, "5 patches": 5, "bent by 24 um": 0, "another section": 0}
+
+
+def restained(picture: RGB) -> RGB:
+    """Without eosin, the haematoxylin as blue as beside DAB."""
+    haematoxylin = separate(picture, HE_RESIDUAL)[..., :1].clip(0)
+    return np.asarray(255 * np.exp(-haematoxylin * [0.75, 0.6, 0.3] - 0.04), np.uint8)
+
+
+def turned_rows(data: Path, name: str, stranger: str) -> list[dict[str, Any]]:
+    """Verdict and points of the small pairs of one field."""
+    folder = data / "icpr2012-hamamatsu-painted"
+    other, foreign = (one.replace("A", "H", 1) for one in (name, stranger))
+    he = open_slide(data / "icpr2012-aperio" / name, mpp=APERIO_MPP)
+    phh3, strange = (open_slide(folder / one, mpp=HAMAMATSU_MPP) for one in (other, foreign))
+    known = register_pair(he, phh3, RegistrationConfig(any_stains=True)).transform
+    middle = np.array([he.width, he.height]) / 2
+    corner = (middle - TURNED_PX / 2).astype(int)
+    first = ArraySlide(he.read_level(0, Box(*corner.tolist(), TURNED_PX, TURNED_PX)), APERIO_MPP)
+    turn = cv2.getRotationMatrix2D((0, 0), -TURN_DEG, 1.0)[:, :2]
+    grid = np.stack(np.meshgrid(*[np.arange(TURNED_PX, dtype=np.float32)] * 2), axis=-1)
+    rows = []
+    for seed, (kind, patches) in enumerate(KINDS.items()):
+        bend = BENT_UM / HAMAMATSU_MPP * kind.startswith("bent")
+
+        def source(there: Floats, bend: float = bend) -> Floats:
+            """Of positions on the small slide, those on the whole one."""
+            waves = bend * np.sin(2 * np.pi * there[..., ::-1] / TURNED_PX) / np.sqrt(2)
+            away = there - TURNED_PX / 2 - SHIFT_UM / HAMAMATSU_MPP / np.sqrt(2)
+            return np.asarray((away + waves) @ turn.T + known.he_to_phh3(middle)[0], np.float32)
+
+        whole, patch = (one.read_level(0, Box(0, 0, one.width, one.height)) for one in (phh3, strange))
+        pixels = patch if kind == "another section" else whole
+        small = cv2.remap(pixels, source(grid), None, cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+        spots = np.random.default_rng(seed).integers(0, TURNED_PX - PATCH_PX, (patches, 2))
+        for x, y in spots:
+            small[y : y + PATCH_PX, x : x + PATCH_PX] = patch[y : y + PATCH_PX, x : x + PATCH_PX]
+        registration = register_pair(first, ArraySlide(restained(small), HAMAMATSU_MPP))
+        edge = np.linspace(0.15, 0.85, SIDE_POINTS) * TURNED_PX
+        points = np.stack(np.meshgrid(edge, edge), axis=-1).reshape(-1, 2)
+        clean = [not (np.abs(one - spots - PATCH_PX / 2) < PATCH_PX / 2).all(axis=1).any() for one in points]
+        points = points[clean]
+        table = pd.DataFrame(points, columns=["x", "y"]).assign(slide="a", probability=1.0, label="mitosis")
+        trusted = registration.verdict.status == "reliable"
+        placed = mapped_points(registration, DetectionSet(table, ("a",)), "a", trusted=trusted)
+        truth = (known.phh3_to_he(source(points)) - corner) * APERIO_MPP
+        error = np.linalg.norm(placed[["x_he", "y_he"]].to_numpy() * APERIO_MPP - truth, axis=1)
+        carried = placed["accepted"].to_numpy(bool)
+        evidence = registration.evidence
+        row = {
+            "kind": kind, "verdict": registration.verdict.status, "tiles": evidence.tiles,
+            "agreeing": evidence.agreeing, "error_um": evidence.error_um, "points": len(points),
+            "right to 2 um": int((error <= 2).sum()), "carried over": int(carried.sum()),
+            "of them to 2 um": int((error[carried] <= 2).sum()), "to 5 um": int((error[carried] <= 5).sum()),
+        }  # fmt: skip
+        print(name, *row.values(), *registration.verdict.reasons, sep="; ", flush=True)
+        rows.append(row)
+    return rows
+
+
+def print_turned(data: Path, count: int) -> None:
+    """Small turned pairs: verdicts, and what is carried over."""
+    names = sorted(path.name for path in (data / "icpr2012-aperio").glob("*.jpg"))
+    chosen = names[:: max(1, len(names) // count)][:count]
+    table = pd.DataFrame(
+        [row for index, name in enumerate(chosen) for row in turned_rows(data, name, chosen[index - 1])]
+    )
+    verdicts = pd.crosstab(table["kind"], table["verdict"])
+    print(verdicts.join(table.groupby("kind", sort=False).sum(numeric_only=True).drop(columns="error_um")))
 
 
 def nearest(positions: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -138,9 +220,14 @@ def main() -> None:
     """Both kinds of pair."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--fields", type=int, default=35)
+    parser.add_argument("--turned", type=int, default=0)
+    parser.add_argument("--kidney", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     data = Path(os.environ.get("METAPHASE_DATA", ROOT.parent / "shared" / "data"))
-    print_kidney(data)
+    if options.kidney:
+        print_kidney(data)
+    if options.turned:
+        print_turned(data, options.turned)
     if options.fields:
         print_fields(data, options.fields)
 

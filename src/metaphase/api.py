@@ -592,7 +592,8 @@ def register(
         points: Points of the PHH3 slide, to be carried over.
         annotations: A GeoJSON file of either slide, to be carried over.
         config: A `RegistrationConfig`; `settings` go before what it says.
-        accept_doubtful: Carry points of a doubtful pair over, too, after looking at its picture.
+        accept_doubtful: Carry over all points of a doubtful pair, not only sure ones, after looking at its
+            picture.
         settings: `any_stains`, `transform`, `seed`, ... of `RegistrationConfig`.
 
     Returns:

@@ -345,8 +345,8 @@ def test_the_area_of_a_whole_image_is_its_area(width: int, height: int) -> None:
         ({"tile_px": 256}, []),
         ({"any_stain": True}, []),
         ({"allow_damage": True}, []),
-        ({"floor": 0.2}, ["search", "review", "count", "export", "report"]),
-        ({"probability_map": True}, ["search", "review", "count", "export", "report"]),
+        ({"floor": 0.2}, ["search", "look", "review", "count", "export", "report"]),
+        ({"probability_map": True}, ["search", "look", "review", "count", "export", "report"]),
     ],
 )
 def test_each_stage_is_done_again_for_its_own_reasons_only(

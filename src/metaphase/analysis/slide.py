@@ -1,5 +1,6 @@
 """What follows from the search of a slide, in stages, each kept or done again by itself.
 
+    look      no file: whether the picture is grey, and whether its nuclei have a likely size
     review    reviewed.parquet: the detections as people left them
     count     count.json: mitotic count, grade and proliferation score, with people and without
     export    candidates.parquet, detections.parquet and the formats asked for
@@ -90,6 +91,7 @@ from metaphase.detections.table import (
     DetectionSet,
 )
 from metaphase.images.inspection import Quality, quality_warnings
+from metaphase.images.nuclei import look_warnings
 from metaphase.images.tissue.finding import TissueMask, load_tissue
 from metaphase.labels.observers.positions import ANSWERS, Mark, PositionLog, Share, reviewed_detections
 from metaphase.labels.observers.store import Given
@@ -174,6 +176,7 @@ class SearchedSlide:
         marks = tuple((one.kind, one.x, one.y, one.text, one.observer) for one in self._marks)
         report = self.report(name=self.name, points=points, card=asked.card, marks=marks)
         stages = [
+            self.look(),
             replace(review, writes=(REVIEWED,) if answers else ()),
             count,
             replace(export, writes=(*export.writes, *map(file_of, self._formats))),
@@ -186,6 +189,13 @@ class SearchedSlide:
         return stages
 
     # -- the work of the stages
+
+    @stage("look", "colour, and size of nuclei", reads=("search",))
+    def look(self, _report: Report) -> Facts:
+        """What is seen without networks, and has nothing to do with what was found."""
+        with self.source.open() as slide:
+            slide.flaws = []
+            return {"warnings": [warning.to_dict() for warning in look_warnings(slide)]}
 
     @stage("review", "what people answered", reads=("search",), sealed=True)
     def review(
@@ -276,7 +286,7 @@ class SearchedSlide:
             )
         return {"detections": len(listed), "candidates": len(table)}
 
-    @stage("report", "the page", reads=("search", "review", "count"), writes=(REPORT,), schema=6)
+    @stage("report", "the page", reads=("search", "look", "review", "count"), writes=(REPORT,), schema=6)
     def report(
         self,
         _report: Report,
@@ -422,7 +432,8 @@ class SearchedSlide:
         facts, asked = self._facts, self.settings
         stain = () if facts["stain"] != "DAB" else (ResultWarning("not-he", other_stain(facts), USE_HE),)
         focus = quality_warnings(Quality(**facts["quality"]), asked.card.get("optical_density"))
-        return unique((*asked.warnings, *read_warnings(facts["warnings"]), *stain, *focus))
+        seen = kept_facts(self.folder, "look").get("warnings", [])
+        return unique((*asked.warnings, *read_warnings([*facts["warnings"], *seen]), *stain, *focus))
 
 
 def reviewed_count(count: Found, machine: SlideCount) -> Found:

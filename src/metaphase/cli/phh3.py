@@ -325,8 +325,9 @@ def register(
 ) -> None:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
-    Writes the transform, a picture, and the points in H&E coordinates. Those of a doubtful pair are rejected
-    unless somebody looked at the picture and says --accept-doubtful. Exit code 1 when registration failed.
+    Writes the transform, a picture, and the points in H&E coordinates. Of a doubtful pair only those are
+    accepted that are sure by themselves, unless somebody looked at the picture and says --accept-doubtful.
+    Exit code 1 when registration failed.
 
     Parameters:
         he: H&E slide.
@@ -366,5 +367,13 @@ def _tell(summary: dict[str, Any], output: Path) -> None:
         accepted = f"{summary['points_accepted']} of {summary['points']} points accepted"
         console.say(f"{accepted}, mean confidence {summary['mean_confidence']:.2f}")
     if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
-        console.warn("nothing was carried over: if registration.png fits, say so with --accept-doubtful")
+        sure = summary.get("points_accepted", 0)
+        console.warn(
+            (
+                "only points that are sure by themselves were carried over"
+                if sure
+                else "nothing was carried over"
+            )
+            + ": if registration.png fits, say so with --accept-doubtful"
+        )
     console.say(f"written to {output}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json = False) -> None:
     """Show size, resolution and its source, scanner, stain, and warnings."""
     from metaphase.images.inspection import inspect_slide
+    from metaphase.images.nuclei import look_warnings
     from metaphase.slides.opening import sources_with
 
     reports, problems, chosen = [], console.Problems(), console.chosen_slides(slides)
@@ -30,7 +31,8 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
     for source in sources_with(chosen, mpp):
         try:
             with source.open() as opened:
-                reports.append(inspect_slide(opened))
+                seen = inspect_slide(opened)
+                reports.append(replace(seen, warnings=(*seen.warnings, *look_warnings(opened))))
         except MetaphaseError as error:
             if not several:
                 raise

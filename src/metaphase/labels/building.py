@@ -113,7 +113,7 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
-class PointsPlaced(Ingredients, stage="placed points", schema=2):
+class PointsPlaced(Ingredients, stage="placed points", schema=3):
     """What decides where the points of a PHH3 slide lie in H&E."""
 
     he: SlideSource

@@ -73,8 +73,9 @@ COLUMNS = (
     "candidate", "automatic", "observer", "reviewed",
 )  # fmt: skip
 """Positions are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict
-on the pair; `automatic` is the decision without any observer, `cause` (one of `CAUSES`) and `reason` say what
-speaks against the point, as a word and in words."""
+on the pair, or `reliable` of a point that is sure although its pair is not; `automatic` is the decision
+without any observer, `cause` (one of `CAUSES`) and `reason` say what speaks against the point, as a word and
+in words."""
 CAUSES = ("registration", "doubtful", "probability", "confidence", "invisible", "double")
 PLACED_COLUMNS = tuple(
     name
@@ -287,7 +288,7 @@ def place_points(
         y=positions[:, 1],
         contrast=measure_contrast(he, positions, visibility),
         probability=points.table["probability"].to_numpy(float),
-        registration=verdict.status,
+        registration=np.where(verdict.sure(found["confidence"]), "reliable", verdict.status),
         candidate=[str(name) for name in points.table.get("candidate", range(len(found)))],
         problem=problem,
     )

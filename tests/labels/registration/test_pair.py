@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.labels.registration import outputs
+from metaphase.labels.registration import pair as pair_module
 from metaphase.labels.registration.outputs import Annotations, draw_registration, register_to_folder
 from metaphase.labels.registration.pair import (
     Registration,
@@ -23,7 +26,7 @@ from metaphase.labels.registration.pair import (
     register_points,
 )
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
-from metaphase.labels.registration.tiles import tissue_positions
+from metaphase.labels.registration.tiles import Shifts, tissue_positions
 from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
@@ -251,7 +254,46 @@ def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     assert summary["points_accepted"] == table["accepted"].sum() == table["x"].notna().sum() == carried
     assert len(json.loads((tmp_path / "points.geojson").read_text())["features"]) == carried
     assert (tmp_path / "annotations.geojson").exists() == accept
-    assert table["reason"][0] == ("" if accept else "the registration of the pair is doubtful")
+    assert table["reason"][0] == ("" if accept else outputs.NOT_ACCEPTED)
+
+
+def test_points_that_are_sure_are_carried_over_where_only_exactness_is_doubtful(
+    registration: Registration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """36 of 36 points of a real pair were right, and nothing was carried over."""
+    inexact = replace(registration.evidence, error_um=9.6)
+    verdict = judge(registration.pair, TRUE, inexact, 1.0, registration.config)
+    assert (verdict.status, verdict.points_decide) == ("doubtful", True)
+    assert list(verdict.sure([0.89, 0.9])) == [False, True]
+    hardly = judge(registration.pair, TRUE, replace(inexact, separation=0.7), 1.0, registration.config)
+    assert not hardly.points_decide  # whether it is the same tissue is no question of exactness
+    monkeypatch.setattr(outputs, "register_pair", lambda *_: replace(registration, verdict=verdict))
+    (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
+    pair = registration.pair
+    summary = register_to_folder(pair.he.slide, pair.phh3.slide, tmp_path, points=tmp_path / "points.csv")
+    assert (summary["verdict"], summary["points_accepted"]) == ("doubtful", 2)
+    assert summary["mean_confidence"] >= 0.9
+
+
+def test_a_few_stray_tiles_do_not_outvote_the_rest(
+    registration: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 55 tiles, 2 that match far away made the whole pair doubtful."""
+    shape, found = registration.shape.rough, pair_module.measure
+    config = replace(registration.config, checks=55)
+
+    def spoilt(strays: int, *given: Any) -> Shifts:
+        shifts = found(*given)
+        shifts.shifts[:strays] = (9.0, 9.0)
+        return shifts
+
+    status = {}
+    for strays in (2, 8):
+        monkeypatch.setattr(pair_module, "measure", partial(spoilt, strays))
+        evidence = gather_evidence(registration.pair, registration.transform, shape, config)
+        assert evidence.clear > 40
+        status[strays] = judge(registration.pair, TRUE, evidence, 1.0, config).status
+    assert status == {2: "reliable", 8: "doubtful"}
 
 
 @pytest.mark.slow

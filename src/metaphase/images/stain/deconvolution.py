@@ -96,6 +96,17 @@ def stained_density(images: RGB) -> npt.NDArray[np.float64]:
     return stained.mean(axis=0, dtype=float) if len(stained) else np.zeros(3)
 
 
+GREY_LEVELS, GREY_SHARE = 4, 0.02
+"""Channels of a grey picture differ by no more; least share of it that is darker than glass."""
+
+
+def is_grey(picture: RGB) -> bool:
+    """Whether a picture shows something, and none of it in colour."""
+    dark = picture[channel_mean(optical_density(picture)) > STAINED_OD]
+    shows = len(dark) > GREY_SHARE * picture[..., 0].size
+    return shows and bool((np.ptp(dark, axis=-1) <= GREY_LEVELS).mean() > 0.999)
+
+
 # ---- colour deconvolution ----
 
 EPSILON = 1e-6

@@ -30,6 +30,7 @@ from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.base.provenance import FileContent
 from metaphase.base.settings import settings
 from metaphase.base.tables import WHOLE_SLIDE
+from metaphase.images.stain.deconvolution import is_grey
 from metaphase.images.tissue.background import (
     GRAIN_UM,
     closed,
@@ -354,6 +355,11 @@ SEARCH_WHOLE = (
     "searches everything"
 )
 
+GREY, IN_COLOUR = (
+    "the picture is grey: tissue and mitoses are told by their stain",
+    "scan or export it in colour",
+)
+
 
 @dataclass(frozen=True)
 class TissueSource:
@@ -395,6 +401,8 @@ class TissueSource:
         if tissue.is_empty:
             damaged = {flaw.box for flaw in slide.flaws or () if flaw.kind == UNDECODABLE}
             what, advice = "no tissue was found", SEARCH_WHOLE
+            if is_grey(slide.thumbnail()):
+                what, advice = GREY, IN_COLOUR
             if damaged:
                 what += f", and tiles cannot be decoded: {len(damaged)}"
                 advice = "copy or export the slide again"

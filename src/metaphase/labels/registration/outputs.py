@@ -211,7 +211,7 @@ def _draw_zoom(axes: Axes, registration: Registration, position: Points) -> None
 
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "registration.metaphase")
 COLOUR = (200, 0, 0)
-NOT_ACCEPTED = "the registration of the pair is doubtful"
+NOT_ACCEPTED = "the registration of the pair is doubtful, and this point is not sure by itself"
 
 
 def points_geojson(points: pd.DataFrame) -> dict[str, Any]:
@@ -266,7 +266,8 @@ def register_to_folder(
 
     Writes `transform.json`, `registration.png`, `summary.json`, for points `points.parquet`, `points.csv` and
     `points.geojson` (H&E coordinates), for annotations `annotations.geojson`. After a failed registration,
-    or a doubtful one that nobody accepted, no annotations are written and all points are rejected.
+    or a doubtful one that nobody accepted, no annotations are written; points of a doubtful pair are accepted
+    where they are sure by themselves.
     """
     given = None if points is None else _read_points(points, phh3)
     shapes = None if annotations is None else load_json(annotations.path)
@@ -295,13 +296,14 @@ def mapped_points(
 ) -> pd.DataFrame:
     """A detection table of the PHH3 slide as one of the H&E slide; rejected points have empty `x, y`.
 
-    Columns of `register_points` and of the source follow the usual ones. Of a pair that is not `trusted` all
-    points are rejected; `x_he` and `y_he` tell where they would lie.
+    Columns of `register_points` and of the source follow the usual ones. Of a pair that is not `trusted` only
+    points are accepted that are sure by themselves; `x_he` and `y_he` tell where the others would lie.
     """
     placed = register_points(registration, given.table[["x", "y"]].to_numpy())
     if not trusted:
-        because = placed["reason"].where(~placed["accepted"], NOT_ACCEPTED)
-        placed = placed.assign(accepted=False, reason=because)
+        unsure = placed["accepted"] & ~registration.verdict.sure(placed["confidence"])
+        because = placed["reason"].mask(unsure, NOT_ACCEPTED)
+        placed = placed.assign(accepted=placed["accepted"] & ~unsure, reason=because)
     extra = [name for name in given.table.columns if name not in (*COLUMNS, *placed.columns)]
     there = placed[["x_he", "y_he"]].where(placed["accepted"]).rename(columns={"x_he": "x", "y_he": "y"})
     usual = given.table[["probability", "label"]].assign(slide=slide, x=there["x"], y=there["y"])
@@ -409,7 +411,7 @@ def register_slides(
     return read_json(folder / SUMMARY, "no registration", next_step="remove it, and run it again"), states
 
 
-@stage("registration", "PHH3 onto H&E", writes=(SUMMARY, TRANSFORM, PICTURE), schema=3, sealed=True)
+@stage("registration", "PHH3 onto H&E", writes=(SUMMARY, TRANSFORM, PICTURE), schema=4, sealed=True)
 def _register(
     folder: Path,
     _report: Report,

@@ -67,6 +67,10 @@ RELIABLE_UM = 2.0
 """95 % of the clear matches lie this close to their expected position. A tile is an average over its area and
 hardly reaches the edge of the tissue; points are off by up to three times as much, so this vouches for 95 %
 of them within 5 um (`recipes/accuracy/registration_warps.py`, commit fe38706)."""
+STRAYS = 0.05
+"""So many of the clear matches may lie anywhere: over a fold, a gap or another section's tissue."""
+SURE_POINT = 0.9
+"""Confidence from which a point is carried over although its pair is doubtful."""
 MIN_STRENGTH = 4.0
 """Standard deviations above the peaks of wrong positions from which a match is clear."""
 RELIABLE_SEPARATION = 0.8
@@ -94,7 +98,7 @@ class Evidence:
     clear: int
     """Tiles whose peak stands out."""
     error_um: float
-    """95 % of these lie this close to where they are expected; infinite without any."""
+    """95 % of these, without strays, lie this close to where they are expected; infinite without any."""
     independent: float
     """As many tiles of their own would say as much: on a small slide they overlap."""
 
@@ -128,6 +132,13 @@ class Verdict:
     notes: tuple[str, ...] = ()
     """What is unusual without being wrong."""
     numbers: dict[str, float] = field(default_factory=dict)
+    points_decide: bool = False
+    """Only how exactly the tissue was met is in doubt, not whether: points may be sure by themselves."""
+
+    def sure(self, confidence: npt.ArrayLike) -> Mask:
+        """Which points can be relied on before anybody looked, by their confidence."""
+        least = {"reliable": 0.0, "doubtful": SURE_POINT if self.points_decide else math.inf}
+        return np.asarray(confidence) >= least.get(self.status, math.inf)
 
 
 def gather_evidence(
@@ -152,7 +163,7 @@ def gather_evidence(
         null.centre,
         null.separation(found.heights),
         int(clear.sum()),
-        float(np.percentile(miss[clear], 95)) if clear.any() else math.inf,
+        float(np.percentile(miss[clear], 95 * (1 - STRAYS))) if clear.any() else math.inf,
         PER_TILE * float(pair.phh3.tissue.mask.sum()) * (pair.phh3.tissue.mpp / shape.tile_um) ** 2,
     )
 
@@ -185,7 +196,8 @@ def judge(
         *_about_tissue(evidence, steady, RELIABLE_UM if config.transform == "smooth" else math.inf),
     ]
     doubts = sorted(doubts, key=lambda doubt: doubt[0] != "failed")
-    status: Status = doubts[0][0] if doubts else "reliable"
+    kinds = {kind for kind, _ in doubts}
+    status: Status = "reliable" if not kinds else "failed" if "failed" in kinds else "doubtful"
     numbers: dict[str, float] = {
         "tiles": evidence.tiles,
         "tiles_agreeing": evidence.agreeing,
@@ -202,10 +214,10 @@ def judge(
         numbers = {**_geometry(pair, similarity), **numbers}
         degrees = numbers["rotation_deg"]
         notes = (f"the slides are turned by {degrees:.0f} degrees",) if abs(degrees) > LARGE_TURN_DEG else ()
-    return Verdict(status, tuple(reason for _, reason in doubts), notes, numbers)
+    return Verdict(status, tuple(reason for _, reason in doubts), notes, numbers, kinds == {"inexact"})
 
 
-Doubts = Iterator[tuple[Status, str]]
+Doubts = Iterator[tuple[Literal["failed", "doubtful", "inexact"], str]]
 
 
 def _about_tissue(evidence: Evidence, steady: float, reliable_um: float) -> Doubts:
@@ -223,19 +235,19 @@ def _about_tissue(evidence: Evidence, steady: float, reliable_um: float) -> Doub
         yield "failed", f"the tissue does not correspond: {said}"
     elif evidence.share < RELIABLE_SHARE:
         yield "doubtful", f"the tissue corresponds in part: {said}"
-    elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
-        yield "doubtful", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
-    elif evidence.error_um > reliable_um:
-        yield (
-            "doubtful",
-            f"points may be more than 5 um off: 95 % of the fresh tiles match within "
-            f"{evidence.error_um:.1f} um of where expected, not within {reliable_um:g}",
-        )
     elif evidence.separation < RELIABLE_SEPARATION:
         where = f"(separation {evidence.separation:.2f})"
         yield "doubtful", f"peaks are hardly higher than at wrong positions {where}"
     elif steady < RELIABLE_SHARE:
         yield "doubtful", f"only {steady:.0%} of the control tiles agree with their neighbours"
+    elif evidence.clear < RELIABLE_SHARE * evidence.tiles:
+        yield "inexact", f"only {evidence.clear} of {evidence.tiles} fresh tiles have a clear match"
+    elif evidence.error_um > reliable_um:
+        yield (
+            "inexact",
+            "points may be more than 5 um off where their own tiles do not say otherwise: 95 % of the fresh "
+            f"tiles match within {evidence.error_um:.1f} um of where expected, not within {reliable_um:g}",
+        )
 
 
 MIN_EVIDENCE = 4
