@@ -356,7 +356,7 @@ SEARCH_WHOLE = (
 )
 
 GREY, IN_COLOUR = (
-    "the picture is grey: tissue and mitoses are told by their stain",
+    "the picture is grey: stain tells tissue and mitoses",
     "scan or export it in colour",
 )
 
