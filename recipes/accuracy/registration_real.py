@@ -85,9 +85,11 @@ def turned_rows(data: Path, name: str, stranger: str) -> list[dict[str, Any]]:
     known = register_pair(he, phh3, RegistrationConfig(any_stains=True)).transform
     middle = np.array([he.width, he.height]) / 2
     corner = (middle - TURNED_PX / 2).astype(int)
-    first = ArraySlide(he.read_level(0, Box(*corner.tolist(), TURNED_PX, TURNED_PX)), APERIO_MPP)
+    first = ArraySlide(
+        he.read_level(0, Box(int(corner[0]), int(corner[1]), TURNED_PX, TURNED_PX)), APERIO_MPP
+    )
     turn = cv2.getRotationMatrix2D((0, 0), -TURN_DEG, 1.0)[:, :2]
-    grid = np.stack(np.meshgrid(*[np.arange(TURNED_PX, dtype=np.float32)] * 2), axis=-1)
+    grid = np.stack(np.meshgrid(*[np.arange(TURNED_PX, dtype=np.float64)] * 2), axis=-1)
     rows = []
     for seed, (kind, patches) in enumerate(KINDS.items()):
         bend = BENT_UM / HAMAMATSU_MPP * kind.startswith("bent")
@@ -96,11 +98,12 @@ def turned_rows(data: Path, name: str, stranger: str) -> list[dict[str, Any]]:
             """Of positions on the small slide, those on the whole one."""
             waves = bend * np.sin(2 * np.pi * there[..., ::-1] / TURNED_PX) / np.sqrt(2)
             away = there - TURNED_PX / 2 - SHIFT_UM / HAMAMATSU_MPP / np.sqrt(2)
-            return np.asarray((away + waves) @ turn.T + known.he_to_phh3(middle)[0], np.float32)
+            return np.asarray((away + waves) @ turn.T + known.he_to_phh3(middle)[0])
 
         whole, patch = (one.read_level(0, Box(0, 0, one.width, one.height)) for one in (phh3, strange))
         pixels = patch if kind == "another section" else whole
-        small = cv2.remap(pixels, source(grid), None, cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+        across, down = np.moveaxis(source(grid).astype(np.float32), -1, 0)
+        small = cv2.remap(pixels, across, down, cv2.INTER_LINEAR, borderValue=(255, 255, 255))
         spots = np.random.default_rng(seed).integers(0, TURNED_PX - PATCH_PX, (patches, 2))
         for x, y in spots:
             small[y : y + PATCH_PX, x : x + PATCH_PX] = patch[y : y + PATCH_PX, x : x + PATCH_PX]
