@@ -103,7 +103,8 @@ def turned_rows(data: Path, name: str, stranger: str) -> list[dict[str, Any]]:
         whole, patch = (one.read_level(0, Box(0, 0, one.width, one.height)) for one in (phh3, strange))
         pixels = patch if kind == "another section" else whole
         across, down = np.moveaxis(source(grid).astype(np.float32), -1, 0)
-        small = cv2.remap(pixels, across, down, cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+        moved = cv2.remap(pixels, across, down, cv2.INTER_LINEAR, borderValue=(255, 255, 255))
+        small = np.asarray(moved, np.uint8)
         spots = np.random.default_rng(seed).integers(0, TURNED_PX - PATCH_PX, (patches, 2))
         for x, y in spots:
             small[y : y + PATCH_PX, x : x + PATCH_PX] = patch[y : y + PATCH_PX, x : x + PATCH_PX]
