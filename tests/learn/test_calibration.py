@@ -214,6 +214,9 @@ def test_the_majority_of_observers_counts_and_what_is_open_says_nothing(
         observer="Bert", answer=described["answer"].map({"not": "mitosis", "mitosis": "artefact"})
     )
     third = described.assign(observer="Cleo")
+    pd.concat([described, other.assign(observer="Anna")]).to_csv(tmp_path / "both.csv", index=False)
+    with pytest.raises(MetaphaseError, match=r"two answers to the same detection: .*Keep the one"):
+        fit_profile(tmp_path / "lab", answers=tmp_path / "both.csv")  # they were averaged
     pd.concat([described, other, third]).to_csv(tmp_path / "three.csv", index=False)
     described.to_csv(tmp_path / "one.csv", index=False)
     described.assign(answer=described["answer"].where(described.index < 20, "unsure")).to_csv(

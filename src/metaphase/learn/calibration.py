@@ -301,10 +301,17 @@ def _values(given: pd.DataFrame, source: str | Path) -> pd.Series[float]:
             path=source,
             next_step=f"choose one of {', '.join(VALUES)}",
         )
-    values = pd.Series(
-        [numbers[answer] for answer in plain], index=given["item"].to_numpy(object), dtype=float
+    values = given.assign(value=[numbers[answer] for answer in plain]).drop_duplicates(
+        ["observer", "item", "value"]
     )
-    return values.groupby(level=0).mean()
+    both = values["item"][values.duplicated(["observer", "item"])]
+    if len(both):
+        raise TableError(
+            f"an observer gave two answers to the same detection: {named(sorted(set(both)))}",
+            path=source,
+            next_step="keep the one that was meant",
+        )
+    return values.groupby("item")["value"].mean().astype(float)
 
 
 DISAGREEMENTS = "disagreements.csv"
