@@ -120,11 +120,17 @@ def demo_field(number: int = 0) -> RGB:
 
 
 @overload
-def tissue(slide: list[AnySlide] | tuple[AnySlide, ...], output: str | Path | None = None, *,
-           mpp: float | None = None, **settings: float) -> list[TissueMask]: ...  # fmt: skip
+def tissue(
+    slide: list[AnySlide] | tuple[AnySlide, ...],
+    output: str | Path | None = None,
+    *,
+    mpp: float | None = None,
+    **settings: float,
+) -> list[TissueMask]: ...
 @overload
-def tissue(slide: AnySlide, output: str | Path | None = None, *,
-           mpp: float | None = None, **settings: float) -> TissueMask: ...  # fmt: skip
+def tissue(
+    slide: AnySlide, output: str | Path | None = None, *, mpp: float | None = None, **settings: float
+) -> TissueMask: ...
 def tissue(
     slide: Any, output: str | Path | None = None, *, mpp: float | None = None, **settings: float
 ) -> TissueMask | list[TissueMask]:
@@ -668,10 +674,16 @@ def evaluate(
     refuse_unknown(settings, (*_names(MatchingConfig), *_names(BootstrapConfig)), "mp.evaluate")
     with _file_of(truth, "slide") as true, _file_of(predictions, "slide") as found:
         return evaluate_mitoses(
-            true, found, manifest=manifest, by=by, split=split, mpp=mpp, card=card,
+            true,
+            found,
+            manifest=manifest,
+            by=by,
+            split=split,
+            mpp=mpp,
+            card=card,
             matching=replace(matching or MatchingConfig(), **ours),
             bootstrap=replace(bootstrap or BootstrapConfig(), **theirs),
-        )  # fmt: skip
+        )
 
 
 # ---- settings by their names ----

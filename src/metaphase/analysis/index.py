@@ -207,10 +207,13 @@ def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | N
     settings = [row["setting"] for row in rows if names is None or row["folder"] in names]
     usual = wanted.setting if wanted is not None else statistics.mode(settings or [""])
     reasons = [
-        NOT_ASKED if names is not None and row["folder"] not in names
-        else OTHERWISE if row["setting"] != usual else ""
+        NOT_ASKED
+        if names is not None and row["folder"] not in names
+        else OTHERWISE
+        if row["setting"] != usual
+        else ""
         for row in rows
-    ]  # fmt: skip
+    ]
     return CohortFolder(
         tuple(row for row, reason in zip(rows, reasons, strict=True) if not reason),
         tuple(row | {"reason": reason} for row, reason in zip(rows, reasons, strict=True) if reason),

@@ -71,12 +71,15 @@ def _points(name: str, table: Any, mpp: float, size: float) -> Layer:
     """Detections with all their columns; those that are no mitosis or do not count are fainter."""
     counted = table[COUNTED].to_numpy(bool) if COUNTED in table else np.ones(len(table), bool)
     shown = {
-        "name": f"{name}: detections", "scale": (mpp, mpp),
-        "size": size, "face_color": "transparent", "border_width": 0.08,
+        "name": f"{name}: detections",
+        "scale": (mpp, mpp),
+        "size": size,
+        "face_color": "transparent",
+        "border_width": 0.08,
         "border_color": [hex_colour(label) for label in table["label"]],
         "symbol": ["o" if one else "disc" for one in counted],
         "features": table.drop(columns=["x", "y"]).reset_index(drop=True),
-    }  # fmt: skip
+    }
     return table[["y", "x"]].to_numpy(float), shown, "points"
 
 

@@ -49,8 +49,12 @@ from metaphase.slides.opening import SlideSource, is_slide_there
 SCHEMA = 4
 """Of summary.json: raised when its keys change their meaning."""
 SEARCH, SETTINGS, SITE, REVIEWED, COUNT = (
-    "search.parquet", "settings.json", "site.json", "reviewed.parquet", "count.json",
-)  # fmt: skip
+    "search.parquet",
+    "settings.json",
+    "site.json",
+    "reviewed.parquet",
+    "count.json",
+)
 PROBABILITIES = "probability.tif"
 REPORT = "report.html"
 INDEX, COUNTS = "index.html", "counts.csv"
@@ -368,9 +372,14 @@ class SlideResult:
             )
         with SlideSource(source).open() as read:
             array = zarr.create_array(
-                str(path), shape=(read.height, read.width), chunks=(ZARR_PX, ZARR_PX), dtype="uint8",
-                dimension_names=("y", "x"), attributes={"mpp": read.mpp, "certain": 255}, overwrite=True,
-            )  # fmt: skip
+                str(path),
+                shape=(read.height, read.width),
+                chunks=(ZARR_PX, ZARR_PX),
+                dtype="uint8",
+                dimension_names=("y", "x"),
+                attributes={"mpp": read.mpp, "certain": 255},
+                overwrite=True,
+            )
             for box in Box(0, 0, read.width, read.height).tiles(ZARR_PX):
                 array[box.y : box.bottom, box.x : box.right] = read.read_level(0, box)[..., 0]
         return array

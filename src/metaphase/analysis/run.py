@@ -149,9 +149,14 @@ class SlideSearch:
             detector.tells_atypical,
         )
         return Stage(
-            "search", "detections on the tissue", (), self.follows().searched,
-            lambda report: self._search(made_from, report), made_from, sealed=True,
-        )  # fmt: skip
+            "search",
+            "detections on the tissue",
+            (),
+            self.follows().searched,
+            lambda report: self._search(made_from, report),
+            made_from,
+            sealed=True,
+        )
 
     def follows(self) -> SearchedSlide:
         """The slide, once its search is done."""
@@ -186,9 +191,16 @@ class SlideSearch:
             quality = slide_quality(slide, tissue)
             found_tissue = time.perf_counter()
             search = TileSearch(
-                slide, tissue, self.model.engine, detector.mpp, made_from.peaks, made_from.key,
-                self.config.tile_px, self.model.decoders, self.config.allow_damage,
-            )  # fmt: skip
+                slide,
+                tissue,
+                self.model.engine,
+                detector.mpp,
+                made_from.peaks,
+                made_from.key,
+                self.config.tile_px,
+                self.model.decoders,
+                self.config.allow_damage,
+            )
             with explained(self.folder / PROBABILITIES):
                 (self.folder / PROBABILITIES).unlink(missing_ok=True)
             target = self.folder / PROBABILITIES if self.config.probability_map else None

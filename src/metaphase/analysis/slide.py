@@ -251,9 +251,12 @@ class SearchedSlide:
         return {"count": counted.count, "grade": counted.grade}
 
     @stage(
-        "export", "files for other programs", reads=("search", "review", "count"),
-        writes=(CANDIDATES, DETECTIONS), schema=6,
-    )  # fmt: skip
+        "export",
+        "files for other programs",
+        reads=("search", "review", "count"),
+        writes=(CANDIDATES, DETECTIONS),
+        schema=6,
+    )
     def export(
         self,
         _report: Report,
@@ -324,9 +327,12 @@ class SearchedSlide:
         return {}
 
     @stage(
-        "archive", "report and map as DICOM", reads=("search", "review", "count"), writes=(COUNT_DICOM,),
+        "archive",
+        "report and map as DICOM",
+        reads=("search", "review", "count"),
+        writes=(COUNT_DICOM,),
         schema=3,
-    )  # fmt: skip
+    )
     def archive(self, _report: Report, *, points: dict[str, Any]) -> Facts:
         """The count as a DICOM report, and the map where it was asked for."""
         write_count(self.folder / COUNT_DICOM, self.source.path, self._counted(), points)

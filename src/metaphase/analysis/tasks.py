@@ -165,7 +165,6 @@ def _held_out(wide: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbers(cases: Iterable[str]) -> list[int]:
-    """N of each `TUPAC-TE-N`."""
     return [int(case.removeprefix(TEST_SLIDE)) for case in cases if re.fullmatch(TEST_SLIDE + r"\d+", case)]
 
 

@@ -276,9 +276,14 @@ def files_in(folder: Path, pattern: str) -> list[Path]:
 
 
 def library(
-    module: str, extra: str, what: str = "reading it needs", *, path: Path | None = None, instead: str = "",
+    module: str,
+    extra: str,
+    what: str = "reading it needs",
+    *,
+    path: Path | None = None,
+    instead: str = "",
     error: type[MetaphaseError] = MetaphaseError,
-) -> Any:  # fmt: skip
+) -> Any:
     """A library that is not everybody's."""
     try:
         return import_module(module)

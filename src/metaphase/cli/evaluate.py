@@ -64,9 +64,16 @@ def mitoses(
     from metaphase.reports.evaluation import write_mitosis_report
 
     result = evaluate_mitoses(
-        truth, predictions, manifest=manifest, by=by or (), split=split, mpp=mpp,
-        card=card, matching=given(MatchingConfig), bootstrap=given(BootstrapConfig),
-    )  # fmt: skip
+        truth,
+        predictions,
+        manifest=manifest,
+        by=by or (),
+        split=split,
+        mpp=mpp,
+        card=card,
+        matching=given(MatchingConfig),
+        bootstrap=given(BootstrapConfig),
+    )
     if output is not None:
         write_mitosis_report(result, output)
     _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
@@ -99,9 +106,12 @@ def compare_command(
     from metaphase.reports.evaluation import write_sources_report
 
     result = compare_sources(
-        labels, sources, thresholds=threshold or (), matching=given(MatchingConfig),
+        labels,
+        sources,
+        thresholds=threshold or (),
+        matching=given(MatchingConfig),
         bootstrap=given(BootstrapConfig),
-    )  # fmt: skip
+    )
     write_sources_report(result, output)
     console.warn(*result.warnings)
     rows = [(one.name, *(str(getattr(one.metrics, rate)) for rate in RATES)) for one in result.sources]
@@ -172,9 +182,15 @@ def tune_mitoses_command(
     from metaphase.evaluation.tuning import tune_mitoses
 
     tuned = tune_mitoses(
-        truth, predictions, card, manifest=manifest, split=split, mpp=mpp,
-        matching=given(MatchingConfig), floor=_floor(paper),
-    )  # fmt: skip
+        truth,
+        predictions,
+        card,
+        manifest=manifest,
+        split=split,
+        mpp=mpp,
+        matching=given(MatchingConfig),
+        floor=_floor(paper),
+    )
     _show_tuned(tuned, as_json)
 
 
@@ -265,9 +281,14 @@ def export(
     from metaphase.evaluation.observers import StudyConfig, export_observers
 
     study = export_observers(
-        detections, manifest, output, key=key, threshold=threshold,
-        config=given(StudyConfig), paper=paper,
-    )  # fmt: skip
+        detections,
+        manifest,
+        output,
+        key=key,
+        threshold=threshold,
+        config=given(StudyConfig),
+        paper=paper,
+    )
     console.warn(*study.warnings)
     console.say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
 

@@ -31,8 +31,14 @@ LabOption = Annotated[
         "--lab", help="The laboratory's folder; by default the current one, or one above with lab.toml."
     ),
 ]
-COLOURS = {"done": "green", "waiting for a person": "yellow", "next": "cyan", "out of date": "yellow",
-           "interrupted": "yellow", "failed": "red"}  # fmt: skip
+COLOURS = {
+    "done": "green",
+    "waiting for a person": "yellow",
+    "next": "cyan",
+    "out of date": "yellow",
+    "interrupted": "yellow",
+    "failed": "red",
+}
 
 
 @lab.callback(invoke_without_command=True)

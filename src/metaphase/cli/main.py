@@ -61,11 +61,9 @@ class Paneled(Command):
 
 PANELS = {
     **dict.fromkeys(("formats", "probability_map"), "Exports"),
-    **dict.fromkeys(("paper", "other_settings"),
-                    "Settings other than the model's, and the paper's"),
-    **dict.fromkeys(("device", "shard", "workers", "allow_failed", "log_json"),
-                    "Machines"),
-}  # fmt: skip
+    **dict.fromkeys(("paper", "other_settings"), "Settings other than the model's, and the paper's"),
+    **dict.fromkeys(("device", "shard", "workers", "allow_failed", "log_json"), "Machines"),
+}
 """Where help shows the options of `detect`; all others come first."""
 STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 app = typer.Typer(
@@ -77,14 +75,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    detect, demo, view, info, bench, tissue, register, simulate, score, convert, qupath, train, run,
-    experiments, paper,
-)  # fmt: skip
+    detect,
+    demo,
+    view,
+    info,
+    bench,
+    tissue,
+    register,
+    simulate,
+    score,
+    convert,
+    qupath,
+    train,
+    run,
+    experiments,
+    paper,
+)
 GROUPS = {
-    "review": review, "archive": archive, "lab": lab, "phh3": phh3, "label": label, "calibrate": calibrate,
-    "reference": reference, "stain": stain, "data": data, "evaluate": evaluate, "observers": observers,
-    "model": model, "configs": configs,
-}  # fmt: skip
+    "review": review,
+    "archive": archive,
+    "lab": lab,
+    "phh3": phh3,
+    "label": label,
+    "calibrate": calibrate,
+    "reference": reference,
+    "stain": stain,
+    "data": data,
+    "evaluate": evaluate,
+    "observers": observers,
+    "model": model,
+    "configs": configs,
+}
 for command in COMMANDS:
     app.command(cls=Paneled if command is detect else Command)(command)
 for name, group in GROUPS.items():
@@ -113,9 +134,15 @@ FAULT, INTERRUPTED, TERMINATED = 70, 130, 143
 
 
 OF_THE_MACHINE = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
     errno.ENAMETOOLONG,
-)  # fmt: skip
+)
 """Errors that no program can foresee everywhere, and that say all by themselves."""
 
 

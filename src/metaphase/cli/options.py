@@ -108,7 +108,6 @@ def _parameter(name: str, kind: Any, default: Any, option: Any) -> Parameter:
 
 
 def _made_by_typer(parameters: Sequence[Parameter]) -> list[Any]:
-    """The options of parameters."""
 
     def command(**_: Any) -> None:
         """Only its options are wanted."""

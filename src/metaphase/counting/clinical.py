@@ -180,11 +180,37 @@ def likely_figures(
 # ---- scores ----
 
 NOTTINGHAM = {
-    40: (4, 9), 41: (4, 9), 42: (5, 10), 43: (5, 10), 44: (5, 11), 45: (5, 11), 46: (6, 12), 47: (6, 12),
-    48: (6, 13), 49: (6, 13), 50: (7, 14), 51: (7, 14), 52: (7, 15), 53: (8, 16), 54: (8, 16), 55: (8, 17),
-    56: (8, 17), 57: (9, 18), 58: (9, 19), 59: (9, 19), 60: (10, 20), 61: (10, 21), 62: (11, 22),
-    63: (11, 22), 64: (11, 23), 65: (12, 24), 66: (12, 24), 67: (12, 25), 68: (13, 26), 69: (13, 27),
-}  # fmt: skip
+    40: (4, 9),
+    41: (4, 9),
+    42: (5, 10),
+    43: (5, 10),
+    44: (5, 11),
+    45: (5, 11),
+    46: (6, 12),
+    47: (6, 12),
+    48: (6, 13),
+    49: (6, 13),
+    50: (7, 14),
+    51: (7, 14),
+    52: (7, 15),
+    53: (8, 16),
+    54: (8, 16),
+    55: (8, 17),
+    56: (8, 17),
+    57: (9, 18),
+    58: (9, 19),
+    59: (9, 19),
+    60: (10, 20),
+    61: (10, 21),
+    62: (11, 22),
+    63: (11, 22),
+    64: (11, 23),
+    65: (12, 24),
+    66: (12, 24),
+    67: (12, 25),
+    68: (13, 26),
+    69: (13, 27),
+}
 """Most mitotic figures in ten high-power fields of scores 1 and 2, by the field's diameter in hundredths of a
 millimetre: NHSBSP Publication 58 (2005), Pathology reporting of breast disease, and the CAP protocol."""
 FIELDS = 10
@@ -563,10 +589,27 @@ def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> 
 # ---- counts of several slides as one table ----
 
 COLUMNS = (
-    "case", "count", "kind", "likely", "likely_low", "likely_high", "per_mm2", "per_10_fields", "score",
-    "counted_mm2", "to_look_at", "threshold", "counted", "hotspot_x", "hotspot_y", "hotspot_radius_px",
-    "area_mm2", "proliferation", "grade", "scope",
-)  # fmt: skip
+    "case",
+    "count",
+    "kind",
+    "likely",
+    "likely_low",
+    "likely_high",
+    "per_mm2",
+    "per_10_fields",
+    "score",
+    "counted_mm2",
+    "to_look_at",
+    "threshold",
+    "counted",
+    "hotspot_x",
+    "hotspot_y",
+    "hotspot_radius_px",
+    "area_mm2",
+    "proliferation",
+    "grade",
+    "scope",
+)
 """The first columns; the measures of heterogeneity follow."""
 
 
@@ -581,9 +624,25 @@ def counts_row(case: str, count: SlideCount) -> dict[str, Any]:
     likely, circle = count.likely, count.hotspot
     middle, low, high = (None,) * 3 if likely is None else (likely.figures, *likely.interval)
     values = (
-        case, count.count, count.kind, middle, low, high, count.per_mm2, count.per_10_fields,
-        count.score.text, count.counted_mm2, count.to_look_at, count.config.threshold, count.counted,
-        circle.x, circle.y, circle.radius_px, count.area_mm2, count.proliferation, count.grade,
+        case,
+        count.count,
+        count.kind,
+        middle,
+        low,
+        high,
+        count.per_mm2,
+        count.per_10_fields,
+        count.score.text,
+        count.counted_mm2,
+        count.to_look_at,
+        count.config.threshold,
+        count.counted,
+        circle.x,
+        circle.y,
+        circle.radius_px,
+        count.area_mm2,
+        count.proliferation,
+        count.grade,
         count.scope.text,
-    )  # fmt: skip
+    )
     return {**dict(zip(COLUMNS, values, strict=True)), **count.heterogeneity}

@@ -38,9 +38,13 @@ PAIRS = 4_000_000
 Corners = tuple[tuple[float, float], ...]
 Kind = Literal["include", "exclude"]
 NAMES: dict[str, Kind] = {
-    "tumour": "include", "invasive tumour": "include", "DCIS": "exclude", "necrosis": "exclude",
-    "out of focus": "exclude", "artefact": "exclude",
-}  # fmt: skip
+    "tumour": "include",
+    "invasive tumour": "include",
+    "DCIS": "exclude",
+    "necrosis": "exclude",
+    "out of focus": "exclude",
+    "artefact": "exclude",
+}
 """What regions are usually called, and what that says of them."""
 _ALSO = {"tumor": "tumour", "invasive tumor": "invasive tumour", "invasive": "invasive tumour"}
 _ALSO |= {"artifact": "artefact"}

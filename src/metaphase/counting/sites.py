@@ -176,9 +176,15 @@ class SiteProfile(BaseModel):
 
     def account(self) -> dict[str, Any]:
         """What of it decides a count."""
-        return {"searched_with": self.searched_with, "deltas": dict(self.deltas), "shapes": self.shapes,
-                "answers": self.answers, "answered": self.answered, "error": self.error,
-                "sure": self.sure}  # fmt: skip
+        return {
+            "searched_with": self.searched_with,
+            "deltas": dict(self.deltas),
+            "shapes": self.shapes,
+            "answers": self.answers,
+            "answered": self.answered,
+            "error": self.error,
+            "sure": self.sure,
+        }
 
     def described(self) -> str:
         """The profile in one line: name, answers, slides, date."""
@@ -186,8 +192,9 @@ class SiteProfile(BaseModel):
 
     def refuse_other(self, model: str, searched_with: Mapping[str, Any], path: Path | None = None) -> None:
         """Refuse slides that were searched with another model, or otherwise."""
-        before, now = ({"stage": "search", "ingredients": dict(each)} for each in
-                       (self.searched_with, searched_with))  # fmt: skip
+        before, now = (
+            {"stage": "search", "ingredients": dict(each)} for each in (self.searched_with, searched_with)
+        )
         if before["ingredients"] != now["ingredients"]:
             what = differences(before | {"schema": 1}, now | {"schema": 1})
             raise UsageError(

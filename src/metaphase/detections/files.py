@@ -48,8 +48,16 @@ from metaphase.slides.backends import check_flag
 # ---- all formats in one table ----
 
 FORMATS: tuple[Format, ...] = (
-    PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, TIATOOLBOX, DICOM
-)  # fmt: skip
+    PARQUET,
+    CSV,
+    GEOJSON,
+    ASAP,
+    GRAND_CHALLENGE,
+    COCO,
+    SLIDERUNNER,
+    TIATOOLBOX,
+    DICOM,
+)
 
 
 OWN = frozenset(known.name for known in FORMATS)

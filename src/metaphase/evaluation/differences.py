@@ -109,8 +109,14 @@ def compare_sources(
     found, located = list[Source](), list[Located]()
     for name, path, threshold in zip(_names(sources), sources, given, strict=True):
         here = locate(
-            labels, path, manifest=None, split=None, mpp=None, matching=matching, every=threshold is not None,
-        )  # fmt: skip
+            labels,
+            path,
+            manifest=None,
+            split=None,
+            mpp=None,
+            matching=matching,
+            every=threshold is not None,
+        )
         point = point_of(path, here.comparison.cohort, own=threshold is None)
         if point is not None:
             lowest, origin = point.delta, point.source or "of its card"
@@ -135,9 +141,13 @@ def compare_sources(
     settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in found}
     del settings["threshold"]
     return SourcesResult(
-        tuple(found), _differences(found, bootstrap), pd.concat(tables, ignore_index=True),
-        cohort.manifest, settings, (*warnings, *few),
-    )  # fmt: skip
+        tuple(found),
+        _differences(found, bootstrap),
+        pd.concat(tables, ignore_index=True),
+        cohort.manifest,
+        settings,
+        (*warnings, *few),
+    )
 
 
 def _names(sources: Sequence[str | Path]) -> list[str]:

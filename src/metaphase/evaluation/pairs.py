@@ -135,10 +135,13 @@ def reliability(part: Marked) -> list[dict[str, float]]:
     said, right = part.probability[kept], part.found[kept]
     groups = [group for group in np.array_split(np.argsort(said), 5) if len(group)]
     return [
-        {"said": round(float(said[group].mean()), 3), "right": round(float(right[group].mean()), 3),
-         "detections": len(group)}
+        {
+            "said": round(float(said[group].mean()), 3),
+            "right": round(float(right[group].mean()), 3),
+            "detections": len(group),
+        }
         for group in groups
-    ]  # fmt: skip
+    ]
 
 
 # ---- the floor of the re-check, and operating points ----
@@ -171,10 +174,15 @@ def described(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
     """Figures of one group at one point."""
     figures = detection_metrics(part, threshold, BootstrapConfig(samples=samples))
     return {
-        "images": figures.slides, "patients": figures.patients, "mitoses": int(part.truths.sum()),
-        "mm2": round(float(part.area_mm2.sum()), 2), "f1": str(figures.f1), "recall": str(figures.recall),
-        "precision": str(figures.precision), "false_per_mm2": round(figures.false_per_mm2, 2),
-    }  # fmt: skip
+        "images": figures.slides,
+        "patients": figures.patients,
+        "mitoses": int(part.truths.sum()),
+        "mm2": round(float(part.area_mm2.sum()), 2),
+        "f1": str(figures.f1),
+        "recall": str(figures.recall),
+        "precision": str(figures.precision),
+        "false_per_mm2": round(figures.false_per_mm2, 2),
+    }
 
 
 @dataclass(frozen=True)
@@ -230,25 +238,37 @@ def chosen_pair(
         marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
     shared: dict[str, Any] = {
-        "suppress_um": config.suppress_um, "smooth_um": config.smooth_um, "method": "maxima",
+        "suppress_um": config.suppress_um,
+        "smooth_um": config.smooth_um,
+        "method": "maxima",
         "cases": tuple(one.name for one in every if not one.is_crop),
         "patients": tuple(dict.fromkeys(one.patient for one in every)),
         "laboratories": tuple(dict.fromkeys(one.laboratory for one in every)),
-    }  # fmt: skip
+    }
     points: dict[PointName, OperatingPoint] = {
         "mitoses": OperatingPoint(
-            name="mitoses", delta=several, metric="F1", value=f1, source="validation images of metaphase run",
+            name="mitoses",
+            delta=several,
+            metric="F1",
+            value=f1,
+            source="validation images of metaphase run",
             false_per_mm2=described(fields, several, 0)["false_per_mm2"],
-            recall=patient_recall(fields, several), **shared,
+            recall=patient_recall(fields, several),
+            **shared,
         ),
         "count": OperatingPoint(
-            name="count", delta=strict, theta1=PAPER_POINTS.count.theta1, theta2=PAPER_POINTS.count.theta2,
+            name="count",
+            delta=strict,
+            theta1=PAPER_POINTS.count.theta1,
+            theta2=PAPER_POINTS.count.theta2,
             source="of the calibrated probability, unbiased where scores are decided; theta1 and theta2 are "
             "the paper's",
             false_per_mm2=described(fields, strict, 0)["false_per_mm2"],
-            recall=patient_recall(fields, strict), prior=asdict(LaboratoryPrior()), **shared,
+            recall=patient_recall(fields, strict),
+            prior=asdict(LaboratoryPrior()),
+            **shared,
         ),
-    }  # fmt: skip
+    }
     measured = {
         name: {point: described(part, points[point].delta, config.samples) for point in POINTS}
         for name, part in marks.items()

@@ -127,18 +127,23 @@ def package(lab: Lab, report: Report, *, name: str) -> Facts:
 
 
 @stage(
-    "results", "reports of the test slides, and how good they are", reads=("model",),
+    "results",
+    "reports of the test slides, and how good they are",
+    reads=("model",),
     writes=("results/index.html", "evaluation/index.html"),
-)  # fmt: skip
+)
 def try_model(lab: Lab, report: Report) -> Facts:
     """Search the test slides with the packaged model, and compare with labels and with the default model."""
     manifest = lab.cases / "manifest.csv"
     ready = ReadyDetector(load_detector([lab.model]), EngineConfig(device=lab.device))
     slides = cohort_slides(manifest, "test")
     batch = detect_cohort(
-        slides, lab.results, ready, watch=Reporting("detecting", report),
+        slides,
+        lab.results,
+        ready,
+        watch=Reporting("detecting", report),
         asked={asker(manifest, "test"): [one.name for one in slides]},
-    )  # fmt: skip
+    )
     facts = outcome(batch, {"slides": len(batch.results)})
     truth = read_table(lab.detector / REFERENCE).rename(columns={"case": "slide"})
     rows = read_manifest(manifest)
@@ -146,9 +151,12 @@ def try_model(lab: Lab, report: Report) -> Facts:
     write_table(lab.evaluation / "truth.csv", truth[truth["slide"].isin(rows["case"])])
     write_manifest(lab.evaluation / "manifest.csv", rows)
     result = evaluate_mitoses(
-        lab.evaluation / "truth.csv", lab.results / "candidates.parquet", bootstrap=BootstrapConfig(),
-        card=lab.model.with_suffix(".json"), manifest=lab.evaluation / "manifest.csv",
-    )  # fmt: skip
+        lab.evaluation / "truth.csv",
+        lab.results / "candidates.parquet",
+        bootstrap=BootstrapConfig(),
+        card=lab.model.with_suffix(".json"),
+        manifest=lab.evaluation / "manifest.csv",
+    )
     write_mitosis_report(result, lab.evaluation)
     return facts | compared(lab, report)
 

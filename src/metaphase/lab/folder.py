@@ -223,13 +223,21 @@ def write_settings(root: Path, name: str, slides: Path, start: str) -> None:
 
 
 OWN_TRAINING: dict[str, Any] = {
-    "method": "dense", "batch": 8, "stain_mix": 0.3, "learning_rate": 2e-4,
+    "method": "dense",
+    "batch": 8,
+    "stain_mix": 0.3,
+    "learning_rate": 2e-4,
     "augmentation": {
-        "stain_factor": [0.85, 1.15], "stain_bias": [-0.1, 0.1], "scale": [0.75, 1.4], "colour": [0.85, 1.2],
-        "contrast": [0.85, 1.2], "brightness": [0.9, 1.1], "blur_sigma_px": [0.0, 1.2],
+        "stain_factor": [0.85, 1.15],
+        "stain_bias": [-0.1, 0.1],
+        "scale": [0.75, 1.4],
+        "colour": [0.85, 1.2],
+        "contrast": [0.85, 1.2],
+        "brightness": [0.9, 1.1],
+        "blur_sigma_px": [0.0, 1.2],
         "noise_sigma": [0.0, 0.04],
     },
-}  # fmt: skip
+}
 """How both networks go on: at a low rate, with the bundled pair's own augmentation."""
 OWN_STEPS, STEPS_FROM_NOTHING = 300, 3000
 FOLLOWED = 0.3
@@ -240,8 +248,11 @@ def _run_defaults(start: str) -> dict[str, Any]:
     """Few steps that go on from a pair; many, faster ones where there is none."""
     if not start:
         learning = OWN_TRAINING | {"learning_rate": 1e-3, "batch": 16}
-        return {"training": learning, "dense": {"student_steps": STEPS_FROM_NOTHING},
-                "test": {"suppress_um": 15.0, "smooth_um": 1.75}}  # fmt: skip
+        return {
+            "training": learning,
+            "dense": {"student_steps": STEPS_FROM_NOTHING},
+            "test": {"suppress_um": 15.0, "smooth_um": 1.75},
+        }
     points = points_of(card_of(start).thresholds)
     return {
         "training": OWN_TRAINING,

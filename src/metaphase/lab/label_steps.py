@@ -144,9 +144,13 @@ def _draw(lab: Lab, number: int, report: Report) -> bool:
     config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
     try:
         draw_project(
-            read_manifest(lab.manifest), lab.cases, target, purpose, config,
+            read_manifest(lab.manifest),
+            lab.cases,
+            target,
+            purpose,
+            config,
             exclude=[*earlier, *([folder] if there else [])],
-        )  # fmt: skip
+        )
     except Phh3Error as error:
         if number == 2 and not there:
             write_text(folder / NOTHING, str(error) + "\n")
@@ -281,9 +285,11 @@ def _review(lab: Lab) -> list[Step]:
 
 
 @stage(
-    "review", "least certain mitoses, checked by people", reads=("reference",),
+    "review",
+    "least certain mitoses, checked by people",
+    reads=("reference",),
     writes=("cases/reference.parquet",),
-)  # fmt: skip
+)
 def review(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
     """The mitoses as people decided."""
     report("applying decisions", 0, 1)

@@ -28,7 +28,7 @@ Role = Literal["he", "phh3", ""]
 STAIN_WORDS: dict[str, Role] = {
     **dict.fromkeys(("he", "h&e", "hne", "hande", "hes", "hematoxylin", "haematoxylin", "eosin"), "he"),
     **dict.fromkeys(("phh3", "pph3", "ph3", "ihc", "dab"), "phh3"),
-}  # fmt: skip
+}
 ROLES: dict[str, Role] = {"H&E": "he", "DAB": "phh3"}
 CALLED = {"he": "H&E", "phh3": "PHH3"}
 SURE = 0.9

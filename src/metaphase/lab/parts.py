@@ -40,9 +40,17 @@ from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
 FEATURES = (
-    "area_um2", "dab_mean", "dab_peak", "haematoxylin_mean", "major_um", "minor_um", "eccentricity", "extent",
-    "filling", "parts",
-)  # fmt: skip
+    "area_um2",
+    "dab_mean",
+    "dab_peak",
+    "haematoxylin_mean",
+    "major_um",
+    "minor_um",
+    "eccentricity",
+    "extent",
+    "filling",
+    "parts",
+)
 """Measurements of a candidate from which the quick classifier learns; in round 2, CNN1's answer, too."""
 FEWEST_FOR_ENOUGH = 150
 """Answered items before which a flat curve is not believed."""
@@ -207,9 +215,12 @@ def _ask(
     left_out = sum(name in project.unavailable for name in open_)
     stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
     return replace(
-        asked, items=len(names) - left_out, answered=len(names) - len(open_), left_out=left_out,
+        asked,
+        items=len(names) - left_out,
+        answered=len(names) - len(open_),
+        left_out=left_out,
         said_enough=isinstance(stated, int) and stated >= len(names),
-    )  # fmt: skip
+    )
 
 
 NOTHING = "nothing-to-ask.txt"

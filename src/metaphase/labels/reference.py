@@ -68,10 +68,29 @@ class ReferenceConfig:
 # ---- the reference-standard table ----
 
 COLUMNS = (
-    "case", "x", "y", "accepted", "cause", "reason", "visible", "contrast", "probability", "confidence",
-    "method", "shift_x_um", "shift_y_um", "peak", "peak_ratio", "registration", "x_phh3", "y_phh3",
-    "candidate", "automatic", "observer", "reviewed",
-)  # fmt: skip
+    "case",
+    "x",
+    "y",
+    "accepted",
+    "cause",
+    "reason",
+    "visible",
+    "contrast",
+    "probability",
+    "confidence",
+    "method",
+    "shift_x_um",
+    "shift_y_um",
+    "peak",
+    "peak_ratio",
+    "registration",
+    "x_phh3",
+    "y_phh3",
+    "candidate",
+    "automatic",
+    "observer",
+    "reviewed",
+)
 """Positions are level-0 pixels of the H&E slide (x, y) and of the PHH3 slide; `registration` is the verdict
 on the pair, or `reliable` of a point that is sure although its pair is not; `automatic` is the decision
 without any observer, `cause` (one of `CAUSES`) and `reason` say what speaks against the point, as a word and

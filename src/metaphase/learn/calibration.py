@@ -154,11 +154,16 @@ def _known_detections(
     spot = find_hotspot(slide)
     inside = slide.area_mm2 if slide.is_small else spot.tissue_mm2
     about = {
-        "case": one.name, "slide": str(one.summary["slide"]), "mpp": one.mpp, "number": number,
+        "case": one.name,
+        "slide": str(one.summary["slide"]),
+        "mpp": one.mpp,
+        "number": number,
         "index": np.arange(len(slide.positions)),
-        "x": slide.positions[:, 0], "y": slide.positions[:, 1], "probability": slide.probability,
+        "x": slide.positions[:, 0],
+        "y": slide.positions[:, 1],
+        "probability": slide.probability,
         "hot": in_circle(slide, spot),
-    }  # fmt: skip
+    }
     return pd.DataFrame(about), (inside, slide.area_mm2 - inside)
 
 

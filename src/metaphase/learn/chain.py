@@ -186,9 +186,12 @@ class Chain:
         return self.workspace / NETWORKS / name / f"{name}.safetensors"
 
     @stage(
-        "slides", "slides, simulated or as the manifest names them", writes=(COHORT,), uses=(CaseSimulated,),
+        "slides",
+        "slides, simulated or as the manifest names them",
+        writes=(COHORT,),
+        uses=(CaseSimulated,),
         sealed=True,
-    )  # fmt: skip
+    )
     def find_slides(self, report: Report, *, source: RunSource) -> Facts:
         """Simulate the slides, or check those that the manifest names."""
         if source.simulate is not None:
@@ -204,9 +207,12 @@ class Chain:
         return {f"{split} slides": int(count) for split, count in counts.items()}
 
     @stage(
-        "reference", "the reference standard in H&E coordinates", reads=("slides",), writes=(REFERENCE,),
+        "reference",
+        "the reference standard in H&E coordinates",
+        reads=("slides",),
+        writes=(REFERENCE,),
         sealed=True,
-    )  # fmt: skip
+    )
     def find_reference(self, report: Report, *, kind: str, source: RunSource) -> Facts:
         """Bring the reference standard into one table."""
         report("reference standard", 0, 1)
@@ -217,9 +223,12 @@ class Chain:
         return {f"{split} mitoses": int(count) for split, count in splits.value_counts().items()}
 
     @stage(
-        "candidates", "dark positions of training and validation slides", writes=(f"{MINING}/candidates",),
-        after=("reference",), uses=(CaseSimulated, CandidatesFound, TissueFound, StainFitted),
-    )  # fmt: skip
+        "candidates",
+        "dark positions of training and validation slides",
+        writes=(f"{MINING}/candidates",),
+        after=("reference",),
+        uses=(CaseSimulated, CandidatesFound, TissueFound, StainFitted),
+    )
     def find_candidates(
         self,
         report: Report,
@@ -245,14 +254,18 @@ class Chain:
         candidates_per_slide = np.mean([len(mining.candidates(one)) for one in sources])
         recalled = (mining.darkness < mining.threshold).mean()
         return facts | {
-            "candidates per slide": round(candidates_per_slide), "t": round(mining.threshold, 4),
+            "candidates per slide": round(candidates_per_slide),
+            "t": round(mining.threshold, 4),
             "validation recall": round(float(recalled), 4),
-        }  # fmt: skip
+        }
 
     @stage(
-        "easy set", "patches for CNN3, and for validation", reads=("candidates",),
-        writes=(f"{PATCHES}/positives", f"{PATCHES}/easy", f"{PATCHES}/validation"), uses=(PatchesCut,),
-    )  # fmt: skip
+        "easy set",
+        "patches for CNN3, and for validation",
+        reads=("candidates",),
+        writes=(f"{PATCHES}/positives", f"{PATCHES}/easy", f"{PATCHES}/validation"),
+        uses=(PatchesCut,),
+    )
     def cut_easy_sets(self, report: Report, *, sets: SetConfig) -> Facts:
         """Patches for CNN3 and for validation."""
         mining = self._reporting(report)
@@ -260,9 +273,12 @@ class Chain:
         return {"easy patches": len(easy.index), "validation patches": len(held_out.index)}
 
     @stage(
-        HARD, "CNN3's probabilities, and negatives drawn by them", reads=("easy set", CNN3),
-        writes=(f"{MINING}/probabilities", f"{PATCHES}/hard"), uses=(CandidatesJudged, PatchesCut),
-    )  # fmt: skip
+        HARD,
+        "CNN3's probabilities, and negatives drawn by them",
+        reads=("easy set", CNN3),
+        writes=(f"{MINING}/probabilities", f"{PATCHES}/hard"),
+        uses=(CandidatesJudged, PatchesCut),
+    )
     def judge_and_draw(self, report: Report, *, sets: SetConfig) -> Facts:
         """CNN3's probability of every candidate, and the difficult sets of CNN4 and CNN5 drawn by it."""
         mining = self._reporting(report)
@@ -270,9 +286,11 @@ class Chain:
         return {"stored patches": len(open_set(stores).index)}
 
     @stage(
-        "soft targets", "what the ensemble says about every patch", writes=(f"{PATCHES}/hard",),
+        "soft targets",
+        "what the ensemble says about every patch",
+        writes=(f"{PATCHES}/hard",),
         uses=(SoftTargetsAdded,),
-    )  # fmt: skip
+    )
     def add_soft_targets(self, report: Report) -> Facts:
         """The ensemble's mean probability of every stored patch; all that decides it is read."""
         models = [self.model(task.name) for task in members(self.config)]

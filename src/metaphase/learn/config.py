@@ -321,9 +321,12 @@ class RunConfig:
         """How patches are made of slides."""
         sets = replace(self.sets, hard_sets=self.ensemble.networks)
         return MiningConfig(
-            self.candidates, self.labels, sets,
-            standardise=self.cohort.standardise, recall=self.candidates.recall,
-        )  # fmt: skip
+            self.candidates,
+            self.labels,
+            sets,
+            standardise=self.cohort.standardise,
+            recall=self.candidates.recall,
+        )
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""

@@ -206,21 +206,34 @@ class DenseChain(Chain):
         """Read all images once, and say what there is; `facts` are what the manifest says of each."""
         report("reading images", 0, 1)
         rows = [
-            {"image": one.name, "laboratory": one.laboratory, "patient": one.patient, "split": one.split,
-             "kind": one.kind, "mm2": round(one.area_mm2, 4), "mitoses": len(one.of(MITOSIS)),
-             "lookalikes": len(one.of(LOOKALIKE))}
+            {
+                "image": one.name,
+                "laboratory": one.laboratory,
+                "patient": one.patient,
+                "split": one.split,
+                "kind": one.kind,
+                "mm2": round(one.area_mm2, 4),
+                "mitoses": len(one.of(MITOSIS)),
+                "lookalikes": len(one.of(LOOKALIKE)),
+            }
             for one in self.images
-        ]  # fmt: skip
+        ]
         table = pd.DataFrame(rows)
         write_table(self.workspace / IMAGES, table)
         learnt = table[table["split"] == "train"]
         return {
-            "images": len(learnt), "laboratories": int(learnt["laboratory"].nunique()),
-            "mitoses": int(learnt["mitoses"].sum()), "left out": len(table) - len(learnt),
-        }  # fmt: skip
+            "images": len(learnt),
+            "laboratories": int(learnt["laboratory"].nunique()),
+            "mitoses": int(learnt["mitoses"].sum()),
+            "left out": len(table) - len(learnt),
+        }
 
-    @stage("teacher", "EfficientNet-Lite, which learns from labels and its own errors", reads=("images",),
-           renew=True)  # fmt: skip
+    @stage(
+        "teacher",
+        "EfficientNet-Lite, which learns from labels and its own errors",
+        reads=("images",),
+        renew=True,
+    )
     def teach_teacher(
         self,
         report: Report,
@@ -239,9 +252,14 @@ class DenseChain(Chain):
         folder = self.workspace / NETWORKS / f"teacher-{number}"
         windows = self.windows(protocol.seed + number)
         training = DenseTraining(
-            {f"teacher-{number}": teacher}, Views(windows, protocol.view), lesson, (), folder,
-            account_of([weights, protocol, steps, collage, mine_at, number]), self.dense.checkpoint_minutes,
-        )  # fmt: skip
+            {f"teacher-{number}": teacher},
+            Views(windows, protocol.view),
+            lesson,
+            (),
+            folder,
+            account_of([weights, protocol, steps, collage, mine_at, number]),
+            self.dense.checkpoint_minutes,
+        )
         taught = training.finish(report)
         _save(taught[f"teacher-{number}"], folder / "teacher.safetensors")
         training.forget()
@@ -284,8 +302,10 @@ class DenseChain(Chain):
         torch.manual_seed(seed)
         windows = self.windows(seed)
         if self.pair:
-            students = {name: _on_device(load_model(path)[0], self.torch_device).requires_grad_(True)
-                        for name, path in zip((FIRST, SECOND), self.pair, strict=True)}  # fmt: skip
+            students = {
+                name: _on_device(load_model(path)[0], self.torch_device).requires_grad_(True)
+                for name, path in zip((FIRST, SECOND), self.pair, strict=True)
+            }
             windows.answers = self._frozen_answers(windows, report)
             teachers: list[nn.Module] = []
         else:
@@ -299,10 +319,14 @@ class DenseChain(Chain):
         lesson = Lesson(steps, protocol.learning_rate, trust, at_mitoses, mine_at, views)
         folder = self.workspace / NETWORKS / "students"
         training = DenseTraining(
-            dict(students), Views(windows, protocol.view), lesson, teachers, folder,
+            dict(students),
+            Views(windows, protocol.view),
+            lesson,
+            teachers,
+            folder,
             account_of([protocol, steps, gammas, trust, views, collage, mine_at, published, models]),
             self.dense.checkpoint_minutes,
-        )  # fmt: skip
+        )
         taught = training.finish(report)
         for name, network in taught.items():
             path = folder / f"{NEW}-{name}.safetensors"
@@ -331,9 +355,13 @@ class DenseChain(Chain):
     def _plain_card(self, stem: str, name: str) -> ModelCard:
         """The card of a network of the pair that nothing was measured of."""
         return ModelCard(
-            name=stem, **asdict(self.specs[name]), mpp=MPP, patch_px=PATCH_PX, classes=("other", "mitosis"),
+            name=stem,
+            **asdict(self.specs[name]),
+            mpp=MPP,
+            patch_px=PATCH_PX,
+            classes=("other", "mitosis"),
             versions=current_versions(),
-        )  # fmt: skip
+        )
 
     def candidate(self, name: str) -> dict[str, nn.Sequential]:
         """The networks of a pair that may be delivered."""
@@ -384,8 +412,12 @@ class DenseChain(Chain):
                 np.savez_compressed(file, allow_pickle=False, **found)
         return {"images": len(images), "pairs": len(self.candidates)}
 
-    @stage(ATYPICAL, "the network that tells atypical figures", reads=("students",),
-           writes=(f"{NETWORKS}/{ATYPICAL}",))  # fmt: skip
+    @stage(
+        ATYPICAL,
+        "the network that tells atypical figures",
+        reads=("students",),
+        writes=(f"{NETWORKS}/{ATYPICAL}",),
+    )
     def teach_atypical(self, report: Report, *, protocol: Protocol, steps: int) -> Facts:
         """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
 
@@ -404,12 +436,19 @@ class DenseChain(Chain):
         metrics = atypical_figures(calibration(said), figures.atypical, figures.patient)
         spec = self.specs[FIRST]
         card = ModelCard(
-            name=ATYPICAL, family=spec.family, gamma=spec.gamma, normalisation=spec.normalisation, mpp=MPP,
-            patch_px=PATCH_PX, classes=("typical", "atypical"), metrics={"left out": metrics},
-            data=self.training_data(atypical=True), intended_use=self.config.card.intended_use,
+            name=ATYPICAL,
+            family=spec.family,
+            gamma=spec.gamma,
+            normalisation=spec.normalisation,
+            mpp=MPP,
+            patch_px=PATCH_PX,
+            classes=("typical", "atypical"),
+            metrics={"left out": metrics},
+            data=self.training_data(atypical=True),
+            intended_use=self.config.card.intended_use,
             calibration=calibration,
             versions=current_versions(),
-        )  # fmt: skip
+        )
         save_model(self.model(ATYPICAL), network, card, half=True)
         return metrics
 
@@ -425,9 +464,12 @@ class DenseChain(Chain):
         )
 
     @stage(
-        "pair", "the delivered pair: calibration, floor of the re-check, operating points, card",
-        writes=(MODEL,), schema=4, renew=True,
-    )  # fmt: skip
+        "pair",
+        "the delivered pair: calibration, floor of the re-check, operating points, card",
+        writes=(MODEL,),
+        schema=4,
+        renew=True,
+    )
     def package(
         self,
         report: Report,
@@ -454,16 +496,26 @@ class DenseChain(Chain):
         stated = cards[1].model_copy(update={"name": beside.stem} | shared)
         looks = save_model(beside, networks[SECOND], stated, half=True)
         changes = {
-            "name": target.stem, "thresholds": choice.points, "calibration": choice.calibration,
-            "second": SecondModel(model=beside.stem, weights_sha256=looks.weights_sha256,
-                                  floor=floor, answered_from=choice.answered_from),
+            "name": target.stem,
+            "thresholds": choice.points,
+            "calibration": choice.calibration,
+            "second": SecondModel(
+                model=beside.stem,
+                weights_sha256=looks.weights_sha256,
+                floor=floor,
+                answered_from=choice.answered_from,
+            ),
             "atypical": self._atypical(target),
             "metrics": choice.metrics | {"chosen": chosen, "validation F1": f1},
-        }  # fmt: skip
+        }
         save_model(target, networks[FIRST], cards[0].model_copy(update=changes | shared), half=True)
         points = {f"threshold of {name}": round(point.delta, 3) for name, point in choice.points.items()}
-        return {"pair": chosen, "floor": floor, **points,
-                "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items())}  # fmt: skip
+        return {
+            "pair": chosen,
+            "floor": floor,
+            **points,
+            "validation F1": ", ".join(f"{name} {value:.3f}" for name, value in f1.items()),
+        }
 
     def _cards(self, networks: Mapping[str, nn.Sequential]) -> list[ModelCard]:
         """Cards of networks that learnt here, on from those before where there are any, with what the search
@@ -472,9 +524,10 @@ class DenseChain(Chain):
         common: dict[str, Any] = {
             "intended_use": card.intended_use or (before.intended_use if before else ""),
             "known_failures": (*(before.known_failures if before else ()), *card.known_failures),
-            "optical_density": self._colour(), "seed": self.config.training.seed,
+            "optical_density": self._colour(),
+            "seed": self.config.training.seed,
             "data": (*(before.data if before else ()), *self.training_data()),
-        }  # fmt: skip
+        }
         cards = []
         for name, network in networks.items():
             stated = self._plain_card(name, name).model_copy(update=common)
@@ -539,7 +592,6 @@ def _mean_of(one: nn.Sequential, other: nn.Sequential) -> nn.Sequential:
 
 
 def _save(network: nn.Module, path: Path) -> None:
-    """Weights in 16 bits."""
     state = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     state = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     write_bytes(path, save(state))

@@ -229,9 +229,12 @@ class Experiments:
         return replace(made, name=f"test {name}", reads=networks, writes=writes)
 
     @stage(
-        "laboratories", "how far the test laboratories are", writes=(f"{RESULTS}/{LABORATORIES}",),
-        after=("slides",), sealed=True,
-    )  # fmt: skip
+        "laboratories",
+        "how far the test laboratories are",
+        writes=(f"{RESULTS}/{LABORATORIES}",),
+        after=("slides",),
+        sealed=True,
+    )
     def compare_laboratories(self, report: Report, *, source: RunSource) -> Facts:
         """Look at a few slides of each laboratory, and compare their colours with the training slides."""
         cohort = self.chain.cohort
@@ -449,19 +452,38 @@ def tables_of(summary: Summary) -> list[TextTable]:
 
 def main_table(summary: Summary) -> TextTable:
     """Table III of the paper, as rows."""
-    headings = ["experiment", "augment", "ensemble", "distilled", "parameters", "seeds", "highest F1",
-                "F1 at validation threshold", "seeds from to", "trained", "paper, highest F1"]  # fmt: skip
+    headings = [
+        "experiment",
+        "augment",
+        "ensemble",
+        "distilled",
+        "parameters",
+        "seeds",
+        "highest F1",
+        "F1 at validation threshold",
+        "seeds from to",
+        "trained",
+        "paper, highest F1",
+    ]
     rows = []
     for row in summary.rows:
         item = row.experiment
         spread = f"{min(row.each):.3f} to {max(row.each):.3f}" if len(row.each) > 1 else DASH
-        rows.append([
-            str(item.number), item.augment, item.ensemble or DASH, item.distilled or DASH,
-            f"{row.parameters / 1e6:.1f} M" if row.parameters >= 1e5 else f"{row.parameters:,}",
-            f"{row.done} of {max(row.done, len(item.networks))}",
-            str(row.highest), str(row.at_validation), spread,
-            _figure(row.home), _figure(PAPER_F1.get(item.number, math.nan)),
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(item.number),
+                item.augment,
+                item.ensemble or DASH,
+                item.distilled or DASH,
+                f"{row.parameters / 1e6:.1f} M" if row.parameters >= 1e5 else f"{row.parameters:,}",
+                f"{row.done} of {max(row.done, len(item.networks))}",
+                str(row.highest),
+                str(row.at_validation),
+                spread,
+                _figure(row.home),
+                _figure(PAPER_F1.get(item.number, math.nan)),
+            ]
+        )
     warnings = "".join(f" Warning: {str(warning).rstrip('.')}." for warning in summary.warnings)
     return TextTable("", headings, rows, f"F1 on {summary.where}; 95 % intervals draw slides.{warnings}")
 
@@ -491,10 +513,17 @@ def contribution_table(summary: Summary) -> TextTable:
     """What each part contributes."""
     headings = ["part", "without", "with", "F1 without", "F1 with", "difference", "difference of highest F1"]
     rows = [
-        [one.question.part, one.question.without, one.question.with_it, _figure(one.f1_without),
-         _figure(one.f1_with), _with_sign(one.difference), f"{one.highest_difference:+.3f}"]
+        [
+            one.question.part,
+            one.question.without,
+            one.question.with_it,
+            _figure(one.f1_without),
+            _figure(one.f1_with),
+            _with_sign(one.difference),
+            f"{one.highest_difference:+.3f}",
+        ]
         for one in summary.contributions
-    ]  # fmt: skip
+    ]
     note = "What each part contributes, at the thresholds of the validation slides, on the same slides."
     return TextTable("", headings, rows, note)
 

@@ -84,9 +84,13 @@ def run_table(chain: Chain) -> list[Stage]:
 
 
 @stage(
-    "test", "detection on test slides with the delivered pair, F1 by laboratory", reads=("pair",),
-    writes=(RESULTS,), uses=(SlideSearched,), sealed=True,
-)  # fmt: skip
+    "test",
+    "detection on test slides with the delivered pair, F1 by laboratory",
+    reads=("pair",),
+    writes=(RESULTS,),
+    uses=(SlideSearched,),
+    sealed=True,
+)
 def test_pair(
     chain: DenseChain,
     report: Report,
@@ -137,9 +141,12 @@ def answers(config: RunConfig) -> dict[str, tuple[str, ...]]:
 
 
 @stage(
-    "test", "detection on validation and test slides, F1 by laboratory", writes=(RESULTS,),
-    uses=(SlideSearched,), sealed=True,
-)  # fmt: skip
+    "test",
+    "detection on validation and test slides, F1 by laboratory",
+    writes=(RESULTS,),
+    uses=(SlideSearched,),
+    sealed=True,
+)
 def test_networks(chain: Chain, report: Report, *, test: EvaluationSection, source: RunSource) -> Facts:
     """Search the slides with every network, and choose its threshold on the validation slides."""
     networks = {
@@ -161,9 +168,11 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
     values = measured(validation, marked["test"], benches["test"].centres(), test.threshold)
     if len(models) == 1 and values["validation_f1"] is not None:
         search: dict[str, Any] = {
-            "suppress_um": test.suppress_um, "smooth_um": test.smooth_um,
-            "method": test.method, "floor": test.floor,
-        }  # fmt: skip
+            "suppress_um": test.suppress_um,
+            "smooth_um": test.smooth_um,
+            "method": test.method,
+            "floor": test.floor,
+        }
         point = OperatingPoint(
             name="mitoses",
             delta=values["threshold"],

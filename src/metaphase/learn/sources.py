@@ -218,10 +218,14 @@ def correction_sources(sources: Sequence[ImageSource], corrections: pd.DataFrame
             known = ImageSource(name, slide, "corrections", name, "train", points)
         added.append(
             replace(
-                known, name=f"{known.name}, corrected", split="train", points=points, kind="corrected",
+                known,
+                name=f"{known.name}, corrected",
+                split="train",
+                points=points,
+                kind="corrected",
                 tissue=TissueSource(whole=True),
             )
-        )  # fmt: skip
+        )
     return [*kept, *added]
 
 

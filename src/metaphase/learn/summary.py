@@ -30,9 +30,11 @@ CROP_PX = 100
 SHOWN = 12
 """Patches of each kind."""
 CANDIDATE_FACTS = {
-    "validation recall": "0.99", "negatives per positive": "1,000", "candidates per slide": "1,000,000",
+    "validation recall": "0.99",
+    "negatives per positive": "1,000",
+    "candidates per slide": "1,000,000",
     "t": "0.6",
-}  # fmt: skip
+}
 """What is said of candidates, and what the paper says."""
 CANDIDATE_NOTE = "Candidates of training and validation slides; below, the paper's."
 COUNT_NOTE = "Chosen on validation slides as in the paper; without one, the threshold of mitoses counts."

@@ -82,9 +82,15 @@ class InvertedBlock(nn.Module):
     def steps(self) -> list[nn.Module]:
         """What is done one after the other, beside the shortcut."""
         steps = [
-            self._expand_conv, self._bn0, self.widened, self._depthwise_conv, self._bn1, self.filtered,
-            self._project_conv, self._bn2,
-        ]  # fmt: skip
+            self._expand_conv,
+            self._bn0,
+            self.widened,
+            self._depthwise_conv,
+            self._bn1,
+            self.filtered,
+            self._project_conv,
+            self._bn2,
+        ]
         return [step for step in steps if not isinstance(step, nn.Identity)]
 
     def forward(self, features: Tensor) -> Tensor:
@@ -248,9 +254,14 @@ def build_lite(spec: NetworkSpec) -> nn.Sequential:
         channels = filters
     head = _width(spec, LITE_HEAD)
     return nn.Sequential(
-        PixelScale(), *stem, nn.ReLU6(inplace=True), nn.ZeroPad2d(LITE_TRIM), *blocks,
-        *_activated(spec, channels, head, 1, 1), Subcells(head),
-    )  # fmt: skip
+        PixelScale(),
+        *stem,
+        nn.ReLU6(inplace=True),
+        nn.ZeroPad2d(LITE_TRIM),
+        *blocks,
+        *_activated(spec, channels, head, 1, 1),
+        Subcells(head),
+    )
 
 
 def build_classifier(spec: NetworkSpec) -> nn.Sequential:

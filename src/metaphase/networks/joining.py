@@ -165,9 +165,10 @@ class _Joined(Graph):
         best = self._highest(inner)
         rises = self.add("And", self.add("Not", any_top), self.add("Greater", self._highest(whole), best))
         chosen = self.add(
-            "Where", any_top,
+            "Where",
+            any_top,
             *(self.add("ArgMax", each, axis=1, keepdims=1) for each in (tops, inner)),
-        )  # fmt: skip
+        )
         across = self.constant(side - 2)
         row = self._plus(self.add("Div", chosen, across), 1, np.int64)
         column = self._plus(self.add("Mod", chosen, across), 1, np.int64)

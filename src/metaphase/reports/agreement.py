@@ -94,10 +94,16 @@ def _tables(merged: Merged) -> list[TextTable]:
     """Who answered how much, and a square of Cohen's kappas, also of the pooled question."""
     headings = ("observer", "answers", "median s", "minutes", "per hour", "changed")
     rows = [
-        (str(row["observer"]), str(row["answers"]), _text(row["seconds"], 1), _text(row["minutes"], 1),
-         _text(row["per_hour"], 0), str(row["changes"]))
+        (
+            str(row["observer"]),
+            str(row["answers"]),
+            _text(row["seconds"], 1),
+            _text(row["minutes"], 1),
+            _text(row["per_hour"], 0),
+            str(row["changes"]),
+        )
         for row in merged.observers.to_dict("records")
-    ]  # fmt: skip
+    ]
     title = "Cohen's kappa, pair by pair, with its 95 % interval"
     tables = [TextTable("Observers", headings, rows), _square(title, merged.pairs, merged.sheet)]
     if merged.pooled:

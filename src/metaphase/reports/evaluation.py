@@ -237,11 +237,13 @@ def write_sources_report(result: SourcesResult, folder: Path) -> None:
     tables = (
         TextTable("Each source", ("source", *_COLUMNS, "threshold"), rows),
         TextTable(
-            "Differences", ("", *NAMES_OF_RATES.values()), apart,
+            "Differences",
+            ("", *NAMES_OF_RATES.values()),
+            apart,
             "Draws of patients are the same for all sources: an interval without 0 is a difference.",
         ),
         TextTable("Who finds what", ("found by", "mitoses", "false positives"), _shares(result)),
-    )  # fmt: skip
+    )
     f1 = {one.name: one.metrics.f1 for one in result.sources}
     first = result.sources[0].metrics
     report = Report(

@@ -129,7 +129,6 @@ def _tangential_lymphocyte(rng: Random, depth: Floats32, _radius: float) -> Floa
 
 
 def _crushed_nuclei(rng: Random, depth: Floats32, _radius: float) -> Floats32:
-    """Smeared, streaky, dark nuclei."""
     streaks = _smudge(rng, depth, 0.25)
     inside = blurred(softstep(depth, 3), rng.uniform(0, 1.5))
     return layered(cover=inside, haematoxylin=inside * streaks * rng.uniform(1.3, 2.0), eosin=0.5 * inside)

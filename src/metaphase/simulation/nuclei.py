@@ -191,7 +191,6 @@ def _vesicular(rng: Random, depth: Floats32) -> Floats32:
 
 
 def _dense(rng: Random, depth: Floats32) -> Floats32:
-    """Dark, coarsely granular throughout."""
     grains = softstep(_mottle(rng, depth, 2.6, 3.6, 7) - rng.uniform(-0.3, 0.6), 0.9)
     body = rng.uniform(0.4, 0.8) + rng.uniform(0.6, 1.1) * grains
     body = body + rng.uniform(0.5, 1.1) * _rim(rng, depth, 1.7)

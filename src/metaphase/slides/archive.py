@@ -281,9 +281,15 @@ def _session(url: str) -> Any:
     """Connections with limits on time and size; the user's authorisation goes to its own server only."""
     requests, adapters = _needed("requests"), _needed("requests.adapters")
     retry = _needed("urllib3").Retry(
-        total=None, connect=RETRIES, read=False, status=RETRIES, redirect=RETRIES, backoff_factor=0.2,
-        status_forcelist=(429, 502, 503, 504), raise_on_status=False,
-    )  # fmt: skip
+        total=None,
+        connect=RETRIES,
+        read=False,
+        status=RETRIES,
+        redirect=RETRIES,
+        backoff_factor=0.2,
+        status_forcelist=(429, 502, 503, 504),
+        raise_on_status=False,
+    )
 
     class Bounded(adapters.HTTPAdapter):  # type: ignore[misc, name-defined]
         """Waits no longer than a while, and takes no answer that says it is huge."""

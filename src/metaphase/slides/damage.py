@@ -231,7 +231,6 @@ def _odd_rows(green: npt.NDArray[np.uint8]) -> Iterator[tuple[str, Box]]:
 
 
 def _means(values: npt.NDArray[np.uint8]) -> Floats32:
-    """Of each row's segments."""
     means = cv2.boxFilter(values, cv2.CV_32F, (SEGMENT_PX, 1), anchor=(0, 0), borderType=cv2.BORDER_REPLICATE)
     found: Floats32 = np.ascontiguousarray(means[:, ::SEGMENT_PX])
     return found

@@ -139,13 +139,34 @@ def _further(path: Path, backend: Backend) -> SlideBackend | None:
         return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
 
 
-WHOLE_SLIDES = frozenset({
-    ".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide",
-})  # fmt: skip
+WHOLE_SLIDES = frozenset(
+    {
+        ".svs",
+        ".tif",
+        ".tiff",
+        ".btf",
+        ".ndpi",
+        ".mrxs",
+        ".scn",
+        ".vms",
+        ".vmu",
+        ".bif",
+        ".svslide",
+    }
+)
 """Endings of whole-slide images that need no library of their own."""
 SUFFIXES = WHOLE_SLIDES | {
-    ".czi", ".dcm", ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".jp2",
-}  # fmt: skip
+    ".czi",
+    ".dcm",
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".bmp",
+    ".gif",
+    ".webp",
+    ".ppm",
+    ".jp2",
+}
 """Endings of slides and plain images."""
 
 

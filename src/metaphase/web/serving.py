@@ -205,9 +205,16 @@ def serve(
     few seconds, and ends it by saying yes. Port 0 is any free one.
     """
     config = uvicorn.Config(
-        Guard(app, access), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-        ws="none", timeout_graceful_shutdown=2, http=ImpatientProtocol, backlog=BACKLOG,
-    )  # fmt: skip
+        Guard(app, access),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+        http=ImpatientProtocol,
+        backlog=BACKLOG,
+    )
     server, ended = uvicorn.Server(config), threading.Event()
 
     def watch() -> None:

@@ -108,7 +108,10 @@ def _refuse_corners(boxes: Floats, images: list[Any], path: Path) -> None:
 
 
 COCO = Format(
-    "coco", (".json",),
+    "coco",
+    (".json",),
     lambda content: isinstance(content, dict) and {"images", "annotations"} <= content.keys(),
-    read, write, title="COCO JSON",
-)  # fmt: skip
+    read,
+    write,
+    title="COCO JSON",
+)

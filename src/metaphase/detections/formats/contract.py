@@ -242,8 +242,11 @@ NAMES = {
 }
 """MIDOG's names for the classes, and QuPath's for what does not count; `common_label` knows them all."""
 COLOURS: dict[str, Colour] = {
-    MITOSIS: (220, 30, 40), BELOW: (240, 150, 40), LOOKALIKE: (30, 110, 220), IGNORE: (150, 150, 150)
-}  # fmt: skip
+    MITOSIS: (220, 30, 40),
+    BELOW: (240, 150, 40),
+    LOOKALIKE: (30, 110, 220),
+    IGNORE: (150, 150, 150),
+}
 NOTE_DIGITS = 6
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability", "prob")
 """What other programs call it."""

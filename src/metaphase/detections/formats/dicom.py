@@ -224,6 +224,12 @@ def holds_annotations(path: Path) -> bool:
 
 
 DICOM = Format(
-    "dicom", (".dcm",), never, read, write, one_slide=True, title="DICOM annotations",
+    "dicom",
+    (".dcm",),
+    never,
+    read,
+    write,
+    one_slide=True,
+    title="DICOM annotations",
     recognises=holds_annotations,
-)  # fmt: skip
+)

@@ -56,7 +56,11 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
 
 
 GRAND_CHALLENGE = Format(
-    "grand-challenge", (".json",),
+    "grand-challenge",
+    (".json",),
     lambda content: isinstance(content, dict) and str(content.get("type", "")).lower() == "multiple points",
-    read, write, one_slide=True, title="Grand-Challenge JSON",
-)  # fmt: skip
+    read,
+    write,
+    one_slide=True,
+    title="Grand-Challenge JSON",
+)

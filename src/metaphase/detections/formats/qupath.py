@@ -192,10 +192,14 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
                 "type": "Feature",
                 "id": identities(middle)[0],
                 "geometry": {"type": "Polygon", "coordinates": [around], "isEllipse": True},
-                "properties": {"objectType": "annotation", "name": HOTSPOT, "isLocked": True,
-                               "classification": {"name": HOTSPOT, "color": [0, 90, 200]}},
+                "properties": {
+                    "objectType": "annotation",
+                    "name": HOTSPOT,
+                    "isLocked": True,
+                    "classification": {"name": HOTSPOT, "color": [0, 90, 200]},
+                },
             }
-        )  # fmt: skip
+        )
     save_json(path, {"type": "FeatureCollection", "features": found})
 
 
@@ -222,6 +226,12 @@ def _is_geojson(content: Any) -> bool:
 
 
 GEOJSON = Format(
-    "qupath", (".geojson",), _is_geojson, read, write, packed=(".geojson.gz", ".zip"), one_slide=True,
+    "qupath",
+    (".geojson",),
+    _is_geojson,
+    read,
+    write,
+    packed=(".geojson.gz", ".zip"),
+    one_slide=True,
     title="QuPath GeoJSON",
-)  # fmt: skip
+)

@@ -110,6 +110,12 @@ def is_store(path: Path) -> bool:
 
 
 TIATOOLBOX = Format(
-    "tiatoolbox", (".db",), never, read, write, one_slide=True, title="TIAToolbox AnnotationStore",
+    "tiatoolbox",
+    (".db",),
+    never,
+    read,
+    write,
+    one_slide=True,
+    title="TIAToolbox AnnotationStore",
     recognises=is_store,
-)  # fmt: skip
+)

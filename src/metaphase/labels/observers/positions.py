@@ -336,8 +336,10 @@ def reviewed_detections(
     names = ["x", "y", "probability", "label", MACHINE, REVIEWED, REVIEWERS]
     table = pd.DataFrame(rows, columns=names)
     table.insert(0, "slide", slide)
-    return Reviewed(table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
-                    _shares(_within(figures, scope), threshold))  # fmt: skip
+    return Reviewed(
+        table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
+        _shares(_within(figures, scope), threshold),
+    )
 
 
 def _within(figures: Sequence[_Votes], scope: Scope) -> Sequence[_Votes]:

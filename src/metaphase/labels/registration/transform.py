@@ -40,7 +40,6 @@ ROUNDS = 6
 
 
 def _grid(values: Any) -> Floats:
-    """Coefficients of a file."""
     grid = np.array(values, np.float64)
     if grid.ndim != 3 or min(grid.shape[:2]) < 4 or grid.shape[2] != 2 or not np.isfinite(grid).all():
         raise ValueError(f"coefficients of shape {grid.shape}, or not finite")

@@ -108,9 +108,23 @@ class Stem:
         out_h, out_w = ((side - 3) // 2 + 1 + LITE_TRIM[0] + LITE_TRIM[1] for side in (in_h, in_w))
         out = _features(image, tiles, out_h, out_w, self.filters)
         cell_kernels.stem[(triton.cdiv(out_h * out_w, STEM_PLACES), tiles)](
-            image, self.weight, self.bias, out, in_h, in_w, out_h, out_w, 2 * TRIM, PIXEL_STEP, PIXEL_MIDDLE,
-            SIXTH, filters=self.filters, width=self.width, positions=STEM_PLACES, num_warps=4,
-        )  # fmt: skip
+            image,
+            self.weight,
+            self.bias,
+            out,
+            in_h,
+            in_w,
+            out_h,
+            out_w,
+            2 * TRIM,
+            PIXEL_STEP,
+            PIXEL_MIDDLE,
+            SIXTH,
+            filters=self.filters,
+            width=self.width,
+            positions=STEM_PLACES,
+            num_warps=4,
+        )
         return out
 
 
@@ -131,10 +145,18 @@ class Block:
         each_bias = _vector(_bias(each) * SIXTH, self.inner, device)
         self._after = taps, each_bias, project, project_bias
         self._settings = {
-            "size": self.size, "stride": self.stride, "lost": self.lost, "inner": self.inner,
-            "filters": self.filters, "width": self.width, "chunk": plan.chunk, "rows": plan.rows,
-            "columns": plan.columns, "num_warps": plan.warps, "num_stages": plan.stages,
-        }  # fmt: skip
+            "size": self.size,
+            "stride": self.stride,
+            "lost": self.lost,
+            "inner": self.inner,
+            "filters": self.filters,
+            "width": self.width,
+            "chunk": plan.chunk,
+            "rows": plan.rows,
+            "columns": plan.columns,
+            "num_warps": plan.warps,
+            "num_stages": plan.stages,
+        }
         self.widen: Tensor | None = None
         if isinstance(block._expand_conv, nn.Conv2d):
             columns = self.inner if plan.whole else padded(self.inner, plan.widen_chunk)
@@ -151,9 +173,17 @@ class Block:
         assert self.widen is not None
         out, sizes, grid = self._out(values)
         cell_kernels.whole_block[grid](
-            values, self.widen, self.widen_bias, *self._after, out, *sizes, SIXTH, channels=self.channels,
-            depth=self.depth, **self._settings,
-        )  # fmt: skip
+            values,
+            self.widen,
+            self.widen_bias,
+            *self._after,
+            out,
+            *sizes,
+            SIXTH,
+            channels=self.channels,
+            depth=self.depth,
+            **self._settings,
+        )
         return out
 
     def _widened(self, values: Tensor) -> Tensor:
@@ -161,10 +191,20 @@ class Block:
         tiles, rows, columns, _ = values.shape
         out, plan = _features(values, tiles, rows, columns, self.inner), self.plan
         cell_kernels.widened[(triton.cdiv(rows * columns, plan.widen_positions), tiles)](
-            values, self.widen, self.widen_bias, out, rows * columns, SIXTH, channels=self.channels,
-            depth=self.depth, inner=self.inner, padded=self.widen.shape[1], chunk=plan.widen_chunk,
-            positions=plan.widen_positions, num_warps=4,
-        )  # fmt: skip
+            values,
+            self.widen,
+            self.widen_bias,
+            out,
+            rows * columns,
+            SIXTH,
+            channels=self.channels,
+            depth=self.depth,
+            inner=self.inner,
+            padded=self.widen.shape[1],
+            chunk=plan.widen_chunk,
+            positions=plan.widen_positions,
+            num_warps=4,
+        )
         return out
 
     def _narrowed(self, wide: Tensor, values: Tensor) -> Tensor:
@@ -202,10 +242,24 @@ class Head:
         tiles, in_h, in_w, _ = values.shape
         out = torch.empty(tiles, rows, columns, dtype=torch.float32, device=values.device)
         cell_kernels.answers[(triton.cdiv(in_h * in_w, HEAD_PLACES), tiles)](
-            values, self.weight, self.bias, self.answer, self.answer_bias, out, in_h, in_w, rows, columns,
-            self.slope, channels=self.channels, depth=self.depth, inner=self.inner, chunk=self.chunk,
-            positions=HEAD_PLACES, num_warps=4,
-        )  # fmt: skip
+            values,
+            self.weight,
+            self.bias,
+            self.answer,
+            self.answer_bias,
+            out,
+            in_h,
+            in_w,
+            rows,
+            columns,
+            self.slope,
+            channels=self.channels,
+            depth=self.depth,
+            inner=self.inner,
+            chunk=self.chunk,
+            positions=HEAD_PLACES,
+            num_warps=4,
+        )
         return out
 
 

@@ -35,9 +35,22 @@ def _square(out_h, out_w, rows: tl.constexpr, columns: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def stem(
-    image, weight, bias, out, in_h, in_w, out_h, out_w, trim, scale, centre, sixth,
-    filters: tl.constexpr, width: tl.constexpr, positions: tl.constexpr,
-):  # fmt: skip
+    image,
+    weight,
+    bias,
+    out,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    trim,
+    scale,
+    centre,
+    sixth,
+    filters: tl.constexpr,
+    width: tl.constexpr,
+    positions: tl.constexpr,
+):
     m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < out_h * out_w
     m = tl.minimum(m, out_h * out_w - 1)
@@ -56,10 +69,19 @@ def stem(
 
 @triton.jit(do_not_specialize=["total"])
 def widened(
-    values, weight, bias, out, total, sixth,
-    channels: tl.constexpr, depth: tl.constexpr, inner: tl.constexpr, padded: tl.constexpr,
-    chunk: tl.constexpr, positions: tl.constexpr,
-):  # fmt: skip
+    values,
+    weight,
+    bias,
+    out,
+    total,
+    sixth,
+    channels: tl.constexpr,
+    depth: tl.constexpr,
+    inner: tl.constexpr,
+    padded: tl.constexpr,
+    chunk: tl.constexpr,
+    positions: tl.constexpr,
+):
     m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < total
     tile = tl.program_id(1).to(tl.int64)
@@ -76,9 +98,22 @@ def widened(
 
 @triton.jit
 def _finished(
-    total, bias, before, out, tile, y, x, inside, in_h, in_w, out_h, out_w,
-    lost: tl.constexpr, filters: tl.constexpr, width: tl.constexpr,
-):  # fmt: skip
+    total,
+    bias,
+    before,
+    out,
+    tile,
+    y,
+    x,
+    inside,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    lost: tl.constexpr,
+    filters: tl.constexpr,
+    width: tl.constexpr,
+):
     n = tl.arange(0, width)
     total += tl.load(bias + n)[None, :]
     written = inside[:, None] & (n < filters)[None, :]
@@ -91,11 +126,27 @@ def _finished(
 
 @triton.jit(do_not_specialize=SIZES)
 def filtered(
-    values, weight, bias, narrow, narrow_bias, before, out, in_h, in_w, out_h, out_w,
-    size: tl.constexpr, stride: tl.constexpr, lost: tl.constexpr, inner: tl.constexpr,
-    filters: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr,
-):  # fmt: skip
+    values,
+    weight,
+    bias,
+    narrow,
+    narrow_bias,
+    before,
+    out,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    lost: tl.constexpr,
+    inner: tl.constexpr,
+    filters: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
     y, x, inside = _square(out_h, out_w, rows, columns)
     tile, n = tl.program_id(1).to(tl.int64), tl.arange(0, width)
     source = values + tile * in_h * in_w * inner + (stride * (y * in_w + x) * inner)[:, None]
@@ -116,11 +167,31 @@ def filtered(
 
 @triton.jit(do_not_specialize=SIZES)
 def whole_block(
-    values, widen, widen_bias, weight, bias, narrow, narrow_bias, out, in_h, in_w, out_h, out_w, sixth,
-    size: tl.constexpr, stride: tl.constexpr, lost: tl.constexpr, channels: tl.constexpr, depth: tl.constexpr,
-    inner: tl.constexpr, filters: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr,
-):  # fmt: skip
+    values,
+    widen,
+    widen_bias,
+    weight,
+    bias,
+    narrow,
+    narrow_bias,
+    out,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    sixth,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    lost: tl.constexpr,
+    channels: tl.constexpr,
+    depth: tl.constexpr,
+    inner: tl.constexpr,
+    filters: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
     y, x, inside = _square(out_h, out_w, rows, columns)
     tile, k, n = tl.program_id(1).to(tl.int64), tl.arange(0, depth), tl.arange(0, width)
     source = values + tile * in_h * in_w * channels + (stride * (y * in_w + x) * channels)[:, None]
@@ -145,10 +216,23 @@ def whole_block(
 
 @triton.jit(do_not_specialize=SIZES)
 def answers(
-    values, weight, bias, answer, answer_bias, out, in_h, in_w, out_h, out_w, slope,
-    channels: tl.constexpr, depth: tl.constexpr, inner: tl.constexpr,
-    chunk: tl.constexpr, positions: tl.constexpr,
-):  # fmt: skip
+    values,
+    weight,
+    bias,
+    answer,
+    answer_bias,
+    out,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    slope,
+    channels: tl.constexpr,
+    depth: tl.constexpr,
+    inner: tl.constexpr,
+    chunk: tl.constexpr,
+    positions: tl.constexpr,
+):
     m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < in_h * in_w
     tile = tl.program_id(1).to(tl.int64)

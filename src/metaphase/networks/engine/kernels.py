@@ -46,9 +46,24 @@ def _leaky(value, slope):
 
 @triton.jit
 def first_layers(
-    image, weight1, weight2, out, plane, total, in_h, in_w, out_h, out_w, slope, scale, centre,
-    filters: tl.constexpr, positions: tl.constexpr, width: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    image,
+    weight1,
+    weight2,
+    out,
+    plane,
+    total,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    slope,
+    scale,
+    centre,
+    filters: tl.constexpr,
+    positions: tl.constexpr,
+    width: tl.constexpr,
+    split: tl.constexpr,
+):
     m = tl.program_id(0) * positions + tl.arange(0, positions)
     inside = m < total
     batch, rest = m // (out_h * out_w), m % (out_h * out_w)
@@ -80,10 +95,26 @@ def first_layers(
 
 @triton.jit
 def convolution(
-    image, weight, out, in_plane, weight_plane, out_plane, total, in_h, in_w, out_h, out_w, slope,
-    stride: tl.constexpr, channels: tl.constexpr, filters: tl.constexpr,
-    positions: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    image,
+    weight,
+    out,
+    in_plane,
+    weight_plane,
+    out_plane,
+    total,
+    in_h,
+    in_w,
+    out_h,
+    out_w,
+    slope,
+    stride: tl.constexpr,
+    channels: tl.constexpr,
+    filters: tl.constexpr,
+    positions: tl.constexpr,
+    columns: tl.constexpr,
+    depth: tl.constexpr,
+    split: tl.constexpr,
+):
     m = tl.program_id(0) * positions + tl.arange(0, positions)
     n = tl.program_id(1) * columns + tl.arange(0, columns)
     inside = m < total
@@ -105,10 +136,24 @@ def convolution(
 
 @triton.jit
 def forward_x(
-    features, matrix, out, in_plane, out_plane, row_stride, tile_stride, tile_blocks, columns, blocks,
-    outputs: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, frequencies: tl.constexpr,
-    channels: tl.constexpr, chunk: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    features,
+    matrix,
+    out,
+    in_plane,
+    out_plane,
+    row_stride,
+    tile_stride,
+    tile_blocks,
+    columns,
+    blocks,
+    outputs: tl.constexpr,
+    size: tl.constexpr,
+    padded: tl.constexpr,
+    frequencies: tl.constexpr,
+    channels: tl.constexpr,
+    chunk: tl.constexpr,
+    split: tl.constexpr,
+):
     y, block = tl.program_id(0), tl.program_id(1)
     tile, position = block // tile_blocks, block % tile_blocks
     top, left = (position // columns) * outputs + y, (position % columns) * outputs
@@ -129,9 +174,19 @@ def forward_x(
 
 @triton.jit
 def along_y(
-    values, matrix, out, in_plane, out_plane, width, rows: tl.constexpr, padded_rows: tl.constexpr,
-    inner: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    values,
+    matrix,
+    out,
+    in_plane,
+    out_plane,
+    width,
+    rows: tl.constexpr,
+    padded_rows: tl.constexpr,
+    inner: tl.constexpr,
+    columns: tl.constexpr,
+    depth: tl.constexpr,
+    split: tl.constexpr,
+):
     frequency = tl.program_id(1).to(tl.int64)
     m, n = tl.arange(0, padded_rows), tl.program_id(0) * columns + tl.arange(0, columns)
     result = tl.zeros((padded_rows, columns), dtype=tl.float32)
@@ -147,10 +202,22 @@ def along_y(
 
 @triton.jit
 def complex_products(
-    values, weight, out, in_plane, weight_plane, out_plane, blocks,
-    size: tl.constexpr, padded: tl.constexpr, channels: tl.constexpr, filters: tl.constexpr,
-    rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    values,
+    weight,
+    out,
+    in_plane,
+    weight_plane,
+    out_plane,
+    blocks,
+    size: tl.constexpr,
+    padded: tl.constexpr,
+    channels: tl.constexpr,
+    filters: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    depth: tl.constexpr,
+    split: tl.constexpr,
+):
     frequency = tl.program_id(2)
     x, y = frequency // size, frequency % size
     m = tl.program_id(0) * rows + tl.arange(0, rows)
@@ -182,10 +249,22 @@ def complex_products(
 
 @triton.jit
 def finish(
-    rows_in, matrix, bias, head, out, plane, blocks, slope, head_bias,
-    outputs: tl.constexpr, padded_outputs: tl.constexpr, frequencies: tl.constexpr, filters: tl.constexpr,
-    chunk: tl.constexpr, split: tl.constexpr,
-):  # fmt: skip
+    rows_in,
+    matrix,
+    bias,
+    head,
+    out,
+    plane,
+    blocks,
+    slope,
+    head_bias,
+    outputs: tl.constexpr,
+    padded_outputs: tl.constexpr,
+    frequencies: tl.constexpr,
+    filters: tl.constexpr,
+    chunk: tl.constexpr,
+    split: tl.constexpr,
+):
     y, block = tl.program_id(0), tl.program_id(1)
     f, x = tl.arange(0, 2 * frequencies), tl.arange(0, padded_outputs)
     position = matrix + x[:, None] * (2 * frequencies) + f[None, :]

@@ -27,9 +27,25 @@ def first_layers(
     out = torch.empty(planes, tiles, out_h, out_w, filters, dtype=torch.float16, device=image.device)
     total, positions = tiles * out_h * out_w, 128
     kernels.first_layers[(triton.cdiv(total, positions),)](
-        image, weight1, weight2, out, out.stride(0), total, in_h, in_w, out_h, out_w, slope, scale, centre,
-        filters=filters, positions=positions, width=width, split=planes == 2, num_warps=4,
-    )  # fmt: skip
+        image,
+        weight1,
+        weight2,
+        out,
+        out.stride(0),
+        total,
+        in_h,
+        in_w,
+        out_h,
+        out_w,
+        slope,
+        scale,
+        centre,
+        filters=filters,
+        positions=positions,
+        width=width,
+        split=planes == 2,
+        num_warps=4,
+    )
     return out
 
 
@@ -44,10 +60,27 @@ def convolution(image: Tensor, weight: Tensor, stride: int, slope: float) -> Ten
     total = tiles * out_h * out_w
     positions, columns, depth, warps = (128, 64, 32, 4) if planes == 2 else (256, 64, 32, 8)
     kernels.convolution[(triton.cdiv(total, positions), triton.cdiv(filters, columns))](
-        image, weight, out, image.stride(0), weight.stride(0), out.stride(0), total, in_h, in_w, out_h, out_w,
-        slope, stride=stride, channels=channels, filters=filters, positions=positions, columns=columns,
-        depth=depth, split=planes == 2, num_warps=warps,
-    )  # fmt: skip
+        image,
+        weight,
+        out,
+        image.stride(0),
+        weight.stride(0),
+        out.stride(0),
+        total,
+        in_h,
+        in_w,
+        out_h,
+        out_w,
+        slope,
+        stride=stride,
+        channels=channels,
+        filters=filters,
+        positions=positions,
+        columns=columns,
+        depth=depth,
+        split=planes == 2,
+        num_warps=warps,
+    )
     return out
 
 
@@ -57,11 +90,25 @@ def forward_x(
     """Features (planes, tiles, rows, columns, channels) to (planes, x, 2, rows, blocks, channels)."""
     planes, frequencies, _, padded, blocks, channels = out.shape
     kernels.forward_x[(size, blocks)](
-        features, matrix, out, features.stride(0), out.stride(0), features.stride(2), features.stride(1),
-        grid[0] * grid[1], grid[1], blocks, outputs=outputs, size=size, padded=padded,
-        frequencies=frequencies, channels=channels, chunk=64 if planes == 1 else 32, split=planes == 2,
+        features,
+        matrix,
+        out,
+        features.stride(0),
+        out.stride(0),
+        features.stride(2),
+        features.stride(1),
+        grid[0] * grid[1],
+        grid[1],
+        blocks,
+        outputs=outputs,
+        size=size,
+        padded=padded,
+        frequencies=frequencies,
+        channels=channels,
+        chunk=64 if planes == 1 else 32,
+        split=planes == 2,
         num_warps=4,
-    )  # fmt: skip
+    )
 
 
 def along_y(values: Tensor, matrix: Tensor, out: Tensor) -> None:
@@ -70,9 +117,20 @@ def along_y(values: Tensor, matrix: Tensor, out: Tensor) -> None:
     rows, columns = matrix.shape[1], 128
     padded_rows = triton.next_power_of_2(rows)
     kernels.along_y[(triton.cdiv(width, columns), frequencies)](
-        values, matrix, out, values.stride(0), out.stride(0), width, rows=rows, padded_rows=padded_rows,
-        inner=inner, columns=columns, depth=min(32, inner), split=planes == 2, num_warps=8,
-    )  # fmt: skip
+        values,
+        matrix,
+        out,
+        values.stride(0),
+        out.stride(0),
+        width,
+        rows=rows,
+        padded_rows=padded_rows,
+        inner=inner,
+        columns=columns,
+        depth=min(32, inner),
+        split=planes == 2,
+        num_warps=8,
+    )
 
 
 def complex_products(values: Tensor, weight: Tensor, out: Tensor, size: int) -> None:
@@ -82,10 +140,23 @@ def complex_products(values: Tensor, weight: Tensor, out: Tensor, size: int) -> 
     rows, columns, depth, warps = (64, 64, 32, 4) if planes == 2 else (64, 128, 32, 4)
     grid = (triton.cdiv(blocks, rows), triton.cdiv(filters, columns), frequencies * size)
     kernels.complex_products[grid](
-        values, weight, out, values.stride(0), weight.stride(0), out.stride(0), blocks, size=size,
-        padded=padded, channels=channels, filters=filters, rows=rows, columns=columns, depth=depth,
-        split=planes == 2, num_warps=warps,
-    )  # fmt: skip
+        values,
+        weight,
+        out,
+        values.stride(0),
+        weight.stride(0),
+        out.stride(0),
+        blocks,
+        size=size,
+        padded=padded,
+        channels=channels,
+        filters=filters,
+        rows=rows,
+        columns=columns,
+        depth=depth,
+        split=planes == 2,
+        num_warps=warps,
+    )
 
 
 def finish(
@@ -95,8 +166,21 @@ def finish(
     planes, frequencies, _, outputs, blocks, filters = rows.shape
     out = torch.empty(blocks, outputs, outputs, dtype=torch.float32, device=rows.device)
     kernels.finish[(outputs, blocks)](
-        rows, matrix, bias, head, out, rows.stride(0), blocks, slope, head_bias, outputs=outputs,
-        padded_outputs=matrix.shape[1], frequencies=frequencies, filters=filters,
-        chunk=64 if planes == 1 else 32, split=planes == 2, num_warps=4,
-    )  # fmt: skip
+        rows,
+        matrix,
+        bias,
+        head,
+        out,
+        rows.stride(0),
+        blocks,
+        slope,
+        head_bias,
+        outputs=outputs,
+        padded_outputs=matrix.shape[1],
+        frequencies=frequencies,
+        filters=filters,
+        chunk=64 if planes == 1 else 32,
+        split=planes == 2,
+        num_warps=4,
+    )
     return out

@@ -237,7 +237,6 @@ def _results(
 
 
 def _sigma(config: PeakConfig | None, mpp: float) -> float:
-    """Smoothing in outputs."""
     return 0.0 if config is None else config.smooth_um / (mpp * OUTPUT_STRIDE_PX)
 
 

@@ -170,10 +170,13 @@ def atypical_figures(logits: Floats, right: Any, patients: Any) -> dict[str, Any
     yes = chance >= right.mean()
     groups = [group for group in np.array_split(np.argsort(chance), 10) if len(group)]
     error = np.mean([abs(chance[group].mean() - right[group].mean()) for group in groups])
-    return {"figures": len(right), "atypical": int(right.sum()),
-            "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
-            "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
-            "calibration_error": round(float(error), 3)}  # fmt: skip
+    return {
+        "figures": len(right),
+        "atypical": int(right.sum()),
+        "auc": f"{_auc(logits, right):.3f} [{low:.3f}, {high:.3f}]",
+        "balanced_accuracy": round(float((yes[right].mean() + (~yes[~right]).mean()) / 2), 3),
+        "calibration_error": round(float(error), 3),
+    }
 
 
 def _auc(values: Floats, right: Any) -> float:

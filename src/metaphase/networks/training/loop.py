@@ -213,7 +213,6 @@ class _Run:
         return images
 
     def _step(self, images: Tensor, wanted: Tensor) -> None:
-        """Forward, backward, update."""
         torch.manual_seed(self._seed(_DROPOUT, self.progress.step))
         loss = self._loss(images, wanted)
         self.optimizer.zero_grad(set_to_none=True)
