@@ -389,10 +389,11 @@ def test_a_result_says_why_it_was_done_again(tmp_path: Path, he_slide: Path, mod
     outcome = detect(he_slide, tmp_path, model, replace(CONFIG, theta1=3.0))
     said = [state.explanation for state in outcome.states]
     assert said[0] == "search: kept"
-    assert said[1:3] == ["review: kept", "count: done (config.theta1 was 6 and is 3)"]
-    assert said[3].startswith("export: done (points.count.theta1 was 6 and is 3")
-    assert said[4].startswith("report: done (points.count.theta1 was 6 and is 3")
-    assert said[4].endswith("count is made again)")
+    assert said[1:3] == ["look: kept", "review: kept"]
+    assert said[3] == "count: done (config.theta1 was 6 and is 3)"
+    assert said[4].startswith("export: done (points.count.theta1 was 6 and is 3")
+    assert said[5].startswith("report: done (points.count.theta1 was 6 and is 3")
+    assert said[5].endswith("count is made again)")
 
 
 def test_a_slide_whose_middle_changed_is_searched_again(tmp_path: Path, he_slide: Path, model: Path) -> None:
