@@ -11,7 +11,7 @@ import pytest
 from metaphase.analysis.cohort import CohortSlide, asker
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.index import ask_for, write_cohort
-from metaphase.analysis.record import SCHEMA, load_result
+from metaphase.analysis.record import SCHEMA, load_result, write_stored
 from metaphase.analysis.review import answers_of, apply_reviews, withdraw_review
 from metaphase.analysis.run import detect_slide
 from metaphase.analysis.slide import apply_answers
@@ -77,7 +77,7 @@ def test_the_table_of_counts_is_for_reading_and_the_record_has_all_digits(result
 def test_a_profile_that_is_not_the_stated_one_is_refused(results: Path) -> None:
     folder = results / "one"
     settings = json.loads((folder / "settings.json").read_text())
-    (folder / "settings.json").write_text(json.dumps(settings | {"site": "another"}))
+    write_stored(folder / "settings.json", settings | {"site": "another"})
     answer(folder, 0, "not")
     with pytest.raises(MetaphaseError, match=r"site\.json: is not the profile by which the slide was read"):
         apply_answers(folder)

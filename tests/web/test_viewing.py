@@ -547,7 +547,7 @@ def test_moved_slides_are_found_by_what_they_hold(
 ) -> None:
     for name in ("one", "two"):
         path = results / name / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"slide": "absent.tif"}))
+        write_stored(path, json.loads(path.read_text()) | {"slide": "absent.tif"})
     (tmp_path / "moved").mkdir()
     with pytest.raises(MetaphaseError, match=r"absent\.tif: .* no longer there, and is not in .*moved"):
         apply_reviews_after_an_answer(results / "one", tmp_path / "moved")
