@@ -47,6 +47,7 @@ from metaphase.analysis.slide import apply_answers
 from metaphase.base import files as base_files
 from metaphase.base.errors import OutputError, SlideError, UsageError
 from metaphase.base.files import write_text
+from metaphase.base.provenance import CHECK
 from metaphase.base.tables import read_table
 from metaphase.counting.clinical import SlideCount, counts_row
 from metaphase.counting.sites import SampleConfig, save_profile
@@ -280,6 +281,7 @@ def routes_to_a_slide_agree(result: SlideResult, printed: str, row: Row) -> None
     assert marked_figures(folder) == count.count
     summary = json.loads((folder / "summary.json").read_text())
     check_summary(summary)
+    summary.pop(CHECK)
     assert summary == result.summary
     (scored,) = json.loads(call("score", folder, "--json"))
     assert scored.pop("case") == result.name
@@ -497,7 +499,7 @@ def contents(folder: Path) -> dict[str, Any]:
             name = str(path.relative_to(folder))
             found[name] = dicom_content(path) if path.suffix == ".dcm" else path.read_bytes()
             if path.name == "summary.json":
-                found[name] = json.loads(found[name]) | {"slide": ""}
+                found[name] = json.loads(found[name]) | {"slide": "", CHECK: ""}
     return found
 
 
@@ -695,7 +697,7 @@ def two(bench: Bench, here: Path) -> Path:
 
 def test_a_folder_of_many_slides_is_not_one_result_and_names_them(two: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"results of several slides \(one, two\).*[Nn]ame the folder of one"
+        UsageError, match=r"holds the results of 2 slides.*Name the folder of one, such as .*one"
     ):
         mp.load_result(two)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metaphase.analysis.record import SCHEMA as SCHEMA_VERSION
-from metaphase.analysis.record import load_result, summary_schema
+from metaphase.analysis.record import load_result, summary_schema, write_stored
 from metaphase.networks.detector import load_detector
 from tests.analysis.test_detection import detected
 
@@ -79,7 +79,7 @@ def test_a_summary_is_concise_and_follows_its_schema(he_slide: Path, model: Path
     assert not {"cases", "patients"} & summary["operating_points"]["count"].keys()
     assert not {"data", "known_failures", "thresholds"} & summary["model"].keys()
     summary["model"] |= {"data": [{"name": "as summaries of earlier versions have it"}]}
-    path.write_text(json.dumps(summary))
+    write_stored(path, summary)
     assert load_result(outcome.folder).count == summary["count"]
 
 

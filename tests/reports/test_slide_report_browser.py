@@ -47,7 +47,7 @@ def test_layers_go_and_come_back(tab: Tab, report: Path) -> None:
     tab.page.goto(report.as_uri())
     assert not tab.page.locator(".stage .density").is_visible()  # there is less tissue than a hotspot has
     tab.page.get_by_label("Density").check()
-    for layer, what in (("density", ".density"), ("mitoses", ".mitoses"), ("tissue", "path.tissue")):
+    for layer, what in (("density", ".density"), ("mitoses", ".rings"), ("tissue", "path.tissue")):
         drawn = tab.page.locator(f".stage {what}")
         assert drawn.is_visible()
         tab.page.get_by_label(layer.capitalize()).first.uncheck()

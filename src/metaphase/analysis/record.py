@@ -194,7 +194,10 @@ def brief_points(points: StatedPoints) -> dict[str, Any]:
 
 def summary_schema() -> dict[str, Any]:
     """The JSON Schema of `summary.json`."""
-    return SlideRecord.model_json_schema(mode="serialization")
+    schema = SlideRecord.model_json_schema(mode="serialization")
+    described = "Checksum of the other keys: a file that was edited is refused."
+    schema["properties"][CHECK] = {"type": "string", "description": described}
+    return schema
 
 
 def read_stored(path: Path, kind: type[Kind]) -> Kind:
