@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from metaphase.base.provenance import CHECK
 from metaphase.base.tables import read_table
 from metaphase.counting.clinical import count_text
 from tests.analysis.conftest import he_slide, model
@@ -37,7 +38,7 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 def found(folder: Path) -> dict[str, Any]:
     """What a finished search says, without its times and the slide's position."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    for name in ("seconds", "slide"):
+    for name in ("seconds", "slide", CHECK):
         del summary[name]
     tables = {
         name: read_table(folder / f"{name}.parquet").to_dict("list") for name in ("search", "detections")

@@ -13,6 +13,7 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as some
+from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting.clinical import count_slide
@@ -27,13 +28,14 @@ CONFIG = CountConfig(threshold=0.5)
 TISSUE = TissueMask(np.ones((500, 500), bool), MPP * SIDE / 500, 0.0, 0.0, SIDE / 500)
 
 
-def blob(random: np.random.Generator, corners: int, reach: float) -> shapely.Polygon:
+def blob(random: np.random.Generator, corners: int, reach: float) -> BaseGeometry:
     """A star around a random middle, with a hole."""
     angles = np.sort(random.uniform(0, 2 * np.pi, corners))
     around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     middle = random.uniform(0.2 * SIDE, 0.8 * SIDE, 2)
     outer = middle + around * random.uniform(0.4, 1, (corners, 1)) * reach
-    return shapely.Polygon(outer, [middle + around[::3] * 0.2 * reach] if corners >= 9 else [])
+    shape = shapely.Polygon(outer, [middle + around[::3] * 0.2 * reach] if corners >= 9 else [])
+    return shapely.make_valid(shape, method="structure")  # a hole may cross the star's dents
 
 
 def outlined(seed: int, number: int, corners: int = 40) -> Scope:
