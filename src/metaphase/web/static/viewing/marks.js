@@ -14,6 +14,18 @@ export function colourOf(probability, lowest) {
   return `rgb(${VIRIDIS[low].map((value, index) => Math.round(value + part * (VIRIDIS[low + 1][index] - value))).join(" ")})`;
 }
 
+// The context of a canvas that is empty, and as sharp as the screen.
+export function emptied(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
+  if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
+  const pen = canvas.getContext("2d");
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  return pen;
+}
+
 export class Marks {
   constructor(canvas) {
     this.canvas = canvas;
@@ -24,13 +36,7 @@ export class Marks {
 
   // `frame` tells where level-0 pixels are on the screen: x * scale + left, y * scale + top.
   draw(frame, slide, { threshold, count, view, review, current, within, veiled, ruler }) {
-    const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
-    if (this.canvas.width !== Math.round(width * ratio)) this.canvas.width = Math.round(width * ratio);
-    if (this.canvas.height !== Math.round(height * ratio)) this.canvas.height = Math.round(height * ratio);
-    const pen = this.canvas.getContext("2d");
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const pen = emptied(this.canvas);
     if (this.hidden || !slide) return;
     const at = (x, y) => [x * frame.scale + frame.left, y * frame.scale + frame.top];
     if (this.layers.density && this.heat && view?.density) this.drawDensity(pen, at, frame, slide, view.density);
@@ -40,7 +46,7 @@ export class Marks {
     }
     if (this.layers.runner && view?.runner_up) this.circle(pen, at, frame, view.runner_up, "#0a3fae", [7, 6]);
     if (this.layers.hotspot && count?.hotspot.count && !count.scope.place) this.circle(pen, at, frame, count.hotspot, "#0a3fae", []);
-    this.drawDetections(pen, at, frame, slide, { threshold, review, width, height, within, veiled });
+    this.drawDetections(pen, at, frame, slide, { threshold, review, width: this.canvas.clientWidth, height: this.canvas.clientHeight, within, veiled });
     if (current) this.drawCurrent(pen, at, frame, slide, current);
     (review?.notes ?? []).forEach((note, index) => this.letter(pen, at(note.x, note.y), String(index + 1), true));
     if (ruler) this.drawRuler(pen, at, ruler);

@@ -2,6 +2,7 @@
 // says is in the outbox at once; the server's word on it comes with the next count.
 
 import { $ } from "/controls.js";
+import { emptied } from "/marks.js";
 import { Outbox } from "/outbox.js";
 
 const NAMES = { tumour: "include", "invasive tumour": "include", DCIS: "exclude", necrosis: "exclude", "out of focus": "exclude", artefact: "exclude" };
@@ -572,13 +573,7 @@ export class Regions {
 
   draw() {
     if (!this.canvas) return;
-    const ratio = window.devicePixelRatio || 1;
-    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
-    if (this.canvas.width !== Math.round(width * ratio)) this.canvas.width = Math.round(width * ratio);
-    if (this.canvas.height !== Math.round(height * ratio)) this.canvas.height = Math.round(height * ratio);
-    const pen = this.canvas.getContext("2d");
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
+    const pen = emptied(this.canvas);
     if (!this.slide || !this.host.isOpen()) return;
     const { left, top, scale } = this.host.frame();
     const at = ([x, y]) => [x * scale + left, y * scale + top];
