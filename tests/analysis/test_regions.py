@@ -163,6 +163,7 @@ def test_an_untouched_export_rejects_nothing_outside_the_regions(
             continue
         (taken,) = import_review([outcome], outcome.folder / name, "Anna")
         assert (taken.rejected, taken.added, taken.accepted, taken.moved) == (0, 0, 0, 0), name
+        assert taken.mitoses == outcome.record.detections, "as all pages and tables say"
 
 
 def test_answers_and_regions_stand_beside_each_other(

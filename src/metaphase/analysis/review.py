@@ -250,7 +250,7 @@ class Taken:
 
     slide: str
     mitoses: int
-    """Detections that the file holds, those below the count's threshold included."""
+    """Detections of the file where figures count, those below the count's threshold included."""
     rejected: int
     """Exported detections that it holds no more, as look-alikes, or no longer as counted."""
     added: int
@@ -378,7 +378,7 @@ def _differences(
     left = {f"point of the class {name}": int((none == name).sum()) for name in sorted(set(none))}
     return answers, Taken(
         result.name,
-        mitoses=int((labels == MITOSIS).sum()),
+        mitoses=int(((labels == MITOSIS) & scope.holds(found)).sum()),
         rejected=said.count(NOT),
         added=int((new & ~double).sum()),
         accepted=int((counts & (partner >= 0) & ~counted[partner]).sum()) if len(counted) else 0,
