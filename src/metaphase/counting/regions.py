@@ -83,33 +83,28 @@ class Region(Stored):
 
     def holds(self, points: Points) -> Mask:
         """Which points (n, 2) lie inside."""
-        edges, inside = self.edges, np.zeros(len(points), bool)
-        low, high = edges[:, :2].min(axis=0), edges[:, :2].max(axis=0)
-        near = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
-        order = near[np.argsort(points[near, 1])]
-        x, y = points[order].T
-        beyond = np.zeros(len(order), np.int64)
-        for line, where in _crossings(edges, y):
-            beyond += np.bincount(line[where > x[line]], minlength=len(order))
-        inside[order] = beyond % 2 == 1
-        return inside
+        shape = self.shape
+        shapely.prepare(shape)
+        return np.asarray(shapely.contains_xy(shape, points))
 
     def drawn(self, tissue: TissueMask) -> Mask:
         """Which pixels of a mask have their middle inside."""
         rows, columns = tissue.mask.shape
         edges = (self.edges - (tissue.x, tissue.y) * 2) / tissue.scale
         ends = np.zeros((rows, columns + 1), np.uint8)
-        for row, where in _crossings(edges, np.arange(rows, dtype=np.float64) + 0.5):
+        for row, where in _crossings(edges, rows):
             column = np.clip(np.ceil(where - 0.5), 0, columns).astype(np.int64)
             np.bitwise_xor.at(ends, (row, column), 1)
         return np.asarray(np.bitwise_xor.accumulate(ends, axis=1)[:, :-1], bool)
 
 
-def _crossings(edges: Floats, heights: Floats) -> Iterator[tuple[Integers, Floats]]:
-    """Where edges cross horizontal lines at ascending heights: which line, and x; some at a time."""
+def _crossings(edges: Floats, rows: int) -> Iterator[tuple[Integers, Floats]]:
+    """Where edges cross the middles of rows of pixels: which row, and x; some at a time."""
     x, y, other_x, other_y = edges.T
-    first = np.searchsorted(heights, np.minimum(y, other_y))
-    number = np.searchsorted(heights, np.maximum(y, other_y)) - first
+    first, last = (
+        np.clip(np.ceil(end(y, other_y) - 0.5), 0, rows).astype(np.int64) for end in (np.minimum, np.maximum)
+    )
+    number = last - first
     upto = np.cumsum(number)
     crossing = np.flatnonzero(number)
     parts = np.flatnonzero(np.diff(upto[crossing] // PAIRS)) + 1
@@ -121,7 +116,7 @@ def _crossings(edges: Floats, heights: Floats) -> Iterator[tuple[Integers, Float
             - np.repeat(np.cumsum(number[part]) - number[part], number[part])
         )
         slope = (other_x[edge] - x[edge]) / (other_y[edge] - y[edge])
-        yield line, x[edge] + (heights[line] - y[edge]) * slope
+        yield line, x[edge] + (line + 0.5 - y[edge]) * slope
 
 
 class Place(Stored):
@@ -287,13 +282,13 @@ def _polygons(shape: BaseGeometry) -> list[shapely.Polygon]:
 
 def on_slide(region: Region, width: int, height: int, path: Path | None = None) -> Region:
     """A region as far as it lies on a slide of this size in level-0 pixels."""
-    low, high = region.edges[:, :2].min(axis=0), region.edges[:, :2].max(axis=0)
-    if (low >= 0).all() and (high <= (width, height)).all():
+    left, top, right, bottom = region.shape.bounds
+    if left >= 0 and top >= 0 and right <= width and bottom <= height:
         return region
     inside = shapely.intersection(region.shape, shapely.box(0, 0, width, height))
     if inside.area < LEAST_PX2:
         raise UsageError(
-            f"the region {region.name}, from {low[0]:g}, {low[1]:g} to {high[0]:g}, {high[1]:g}, is not on "
+            f"the region {region.name}, from {left:g}, {top:g} to {right:g}, {bottom:g}, is not on "
             f"the slide of {width} x {height} px",
             path=path,
             next_step="draw it in level-0 pixels of this very slide",
