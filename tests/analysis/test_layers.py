@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -15,10 +16,15 @@ import shapely
 import metaphase
 from metaphase.analysis.layers import reader
 from metaphase.analysis.record import load_result
+from metaphase.analysis.review import log_of
+from metaphase.analysis.slide import apply_answers
 from metaphase.analysis.spatial import spatial_data
 from metaphase.api import detect
 from metaphase.base.errors import MetaphaseError
+from metaphase.counting.regions import Place
 from metaphase.detections.files import convert_detections
+from metaphase.labels.observers.positions import PLACE
+from metaphase.labels.observers.store import Entry
 from metaphase.slides.contract import Box
 from metaphase.slides.opening import open_slide
 from tests.analysis.conftest import write_slide
@@ -70,6 +76,23 @@ def test_napari_shows_a_result_in_micrometres(results: Path, he_slide: Path, lay
     assert shapely.Polygon(outlines[0]).area == 500 * 400
     with open_slide(he_slide) as slide:
         assert [one.shape for one in levels] == [(one.height, one.width, 3) for one in slide.levels]
+
+
+def test_ten_fields_are_ten_circles(results: Path, tmp_path: Path, layers: Layers) -> None:
+    shutil.copytree(results, tmp_path / "out")
+    folder = tmp_path / "out" / "he"
+    place = Place(x=300.0, y=200.0, field_diameter_mm=0.4)
+    with log_of(load_result(folder)) as log:
+        log.record_many([Entry("Anna", PLACE, place.model_dump_json())])
+    result = apply_answers(folder)
+    fields = place.fields_px(result.mpp)
+    squares, _ = layers(folder)["shapes he: hotspot"]
+    np.testing.assert_allclose([np.ptp(one, axis=0) for one in squares], 2 * fields[0][2])
+    np.testing.assert_allclose([one.mean(axis=0) for one in squares], [(y, x) for x, y, _ in fields])
+    (shape,) = result.geo("circle").geometry
+    assert shape.area == pytest.approx(10 * np.pi * fields[0][2] ** 2, rel=0.01)
+    here = result.table.loc[result.table["counted"], ["x", "y"]].to_numpy()
+    assert 0 < result.count == shapely.contains_xy(shape, here).sum() < len(here)
 
 
 def test_napari_reads_only_what_it_shows(tmp_path: Path, layers: Layers) -> None:

@@ -61,9 +61,10 @@ def _result_layers(result: SlideResult) -> Iterator[Layer]:
         shape | {"name": f"{result.name}: tissue", "shape_type": "polygon", "edge_color": TISSUE},
         "shapes",
     )
-    corner = np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)]) * spot.radius_px + (spot.y, spot.x)
+    square = np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)])
+    corners = [square * radius + (y, x) for x, y, radius in spot.circles]
     circle = {"name": f"{result.name}: hotspot", "shape_type": "ellipse", "edge_color": CIRCLE}
-    yield [corner], shape | circle, "shapes"
+    yield corners, shape | circle, "shapes"
     yield _points(result.name, result.table, mpp, MARKER_UM / mpp)
 
 

@@ -22,7 +22,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import shapely
 from pydantic import AfterValidator, Field
 
 from metaphase.base.arrays import Box
@@ -356,9 +355,7 @@ class SlideResult:
         if what == "tissue":
             return geopandas.GeoDataFrame(geometry=list(self.tissue.polygons()))
         if what == "circle":
-            spot = self.record.hotspot
-            circle = shapely.Point(spot.x, spot.y).buffer(spot.radius_px, quad_segs=32)
-            return geopandas.GeoDataFrame({"count": [self.count]}, geometry=[circle])
+            return geopandas.GeoDataFrame({"count": [self.count]}, geometry=[self.record.hotspot.shape])
         table = self.table if what == "detections" else self.candidates
         return geopandas.GeoDataFrame(table, geometry=geopandas.points_from_xy(table["x"], table["y"]))
 

@@ -17,7 +17,7 @@ UM = "um"
 
 
 def spatial_data(result: SlideResult) -> SpatialData:
-    """Detections as points, and as shapes the circle that was counted and the tissue.
+    """Detections as points, and as shapes the tissue and the circle or the fields that were counted.
 
     Pixels stay in the slide: `attrs["metaphase"]` has its path with all that `summary.json` says.
     Needs `metaphase[spatialdata]`.
@@ -35,11 +35,11 @@ def spatial_data(result: SlideResult) -> SpatialData:
         frame = geopandas.GeoDataFrame({"geometry": geometry, **columns})
         return models.ShapesModel.parse(frame, transformations=placed)
 
-    spot = result.record.hotspot
-    centre = [shapely.Point(spot.x, spot.y)]
+    circles = result.record.hotspot.circles
+    centres = [shapely.Point(x, y) for x, y, _ in circles]
     found = {
         "tissue": shapes(list(result.tissue.polygons(1.0))),
-        "hotspot": shapes(centre, radius=[spot.radius_px], count=[spot.count]),
+        "hotspot": shapes(centres, radius=[radius for _, _, radius in circles]),
     }
     points = models.PointsModel.parse(
         result.table.reset_index(drop=True), coordinates={"x": "x", "y": "y"}, transformations=placed

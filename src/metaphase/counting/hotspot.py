@@ -181,6 +181,11 @@ class Hotspot(Stored):
         """Where figures are counted."""
         return self.fields or ((self.x, self.y, self.radius_px),)
 
+    @property
+    def shape(self) -> BaseGeometry:
+        """The same for shapely."""
+        return shapely.union_all([shapely.Point(x, y).buffer(r, quad_segs=32) for x, y, r in self.circles])
+
     def holds(self, points: Points) -> Mask:
         """Which points (n, 2) lie inside."""
         return held_by(self.circles, points)

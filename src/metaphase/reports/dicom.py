@@ -61,7 +61,7 @@ def write_count(path: Path, slide: Path, count: SlideCount, stated: dict[str, An
 
 
 def _hotspot(source: Any, count: SlideCount, stated: dict[str, Any]) -> Any:
-    """The circle and what was counted in it."""
+    """The circle and what was counted in it, or in ten fields inside it."""
     from highdicom import sr
     from pydicom.sr.codedict import codes
 
@@ -86,7 +86,8 @@ def _hotspot(source: Any, count: SlideCount, stated: dict[str, Any]) -> Any:
     found = algorithm(stated)[0]
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=uid_of(source.SOPInstanceUID, "hotspot"), identifier="hotspot"
+            uid=uid_of(source.SOPInstanceUID, "hotspot"),
+            identifier="circle around ten fields" if circle.fields else "hotspot",
         ),
         referenced_region=region,
         finding_type=coded("hotspot", "Mitotic hotspot"),
