@@ -261,8 +261,8 @@ def chosen_pair(
             delta=strict,
             theta1=PAPER_POINTS.count.theta1,
             theta2=PAPER_POINTS.count.theta2,
-            source="of the calibrated probability, unbiased where scores are decided; theta1 and theta2 are "
-            "the paper's",
+            source="a setting, of the calibrated probability; it and the prior over laboratories were "
+            "measured for the bundled pair. theta1 and theta2 are the paper's",
             false_per_mm2=described(fields, strict, 0)["false_per_mm2"],
             recall=patient_recall(fields, strict),
             prior=asdict(LaboratoryPrior()),

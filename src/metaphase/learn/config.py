@@ -188,7 +188,8 @@ class DenseSection:
     collage: Share = 0.0
     """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
     count_threshold: InnerShare = 0.4
-    """Calibrated probability from which figures are counted; 0.4 is unbiased where scores are decided."""
+    """Calibrated probability from which figures are counted; of the bundled pair 0.4 is unbiased where scores
+    are decided."""
     highest_floor: InnerShare = 0.95
     """The floor from which the first network's positions are re-checked is no higher: a low one shows the
     second network more of them, and a search takes longer."""

@@ -467,7 +467,7 @@ class DenseChain(Chain):
         "pair",
         "the delivered pair: calibration, floor of the re-check, operating points, card",
         writes=(MODEL,),
-        schema=4,
+        schema=5,
         renew=True,
     )
     def package(
