@@ -135,6 +135,14 @@ def test_another_place_and_ten_fields_are_counted_instead_of_the_densest_circle(
     assert fields.per_10_fields == pytest.approx(fields.count, rel=0.02)
 
 
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_chosen_place_with_little_tissue_warns_whatever_it_holds(number: int) -> None:
+    table = pd.DataFrame({"x": np.arange(number) * 9.0, "y": 9.0, "probability": 0.9})
+    for place in (Place(x=0, y=0), Place(x=0, y=0, field_diameter_mm=0.4)):
+        count = count_slide(table, mpp=MPP, tissue=TISSUE, config=CONFIG, scope=Scope(place=place))
+        assert [one.code for one in count.warnings] == ["hotspot-off-tissue"]
+
+
 def test_files_come_back_byte_for_byte(tmp_path: Path) -> None:
     for ending in ("geojson", "xml"):
         for seed in range(6):

@@ -14,6 +14,7 @@ import pandas as pd
 from metaphase.base.arrays import Box
 from metaphase.counting.clinical import Count, Likely, SlideCount, count_slide, slide_density
 from metaphase.counting.likely import LaboratoryPrior
+from metaphase.counting.regions import ANYWHERE, Scope
 from metaphase.counting.specimen import CountConfig, DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
@@ -83,9 +84,11 @@ def score_of(
     tissue: TissueMask,
     config: CountConfig,
     stated: Mapping[str, Any] | None = None,
+    scope: Scope = ANYWHERE,
 ) -> SlideCount:
     listed = (stated or {}).get("mitoses", {}).get("delta")
-    return count_slide(usable(points), mpp=slide.mpp, tissue=tissue, config=config, listed=listed)
+    about: dict[str, Any] = {"tissue": tissue, "config": config, "listed": listed, "scope": scope}
+    return count_slide(usable(points), mpp=slide.mpp, **about)
 
 
 def unknown(score: SlideCount) -> SlideCount:

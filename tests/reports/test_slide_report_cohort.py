@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from metaphase.base.errors import ResultWarning
 from metaphase.counting.clinical import SlideCount
+from metaphase.counting.regions import Place, Scope
 from metaphase.counting.specimen import CountConfig
 from metaphase.reports.cohort import (
     PAGE_ROWS,
@@ -46,6 +47,7 @@ def row(name: str, count: int, low: int | None = 0, high: int = 9, *codes: str, 
         "likely": low,
         "per_mm2": count / 2,
         "score": "1 to 2",
+        "scope": "",
     }
     areas = {"counted_mm2": 0.264, "area_mm2": 30.0}
     texts = {"text": shown.text, "interval_text": "" if low is None else shown.interval_text}
@@ -119,8 +121,15 @@ def test_what_is_not_in_the_counts_is_named_with_the_reason_and_the_model(tmp_pa
     assert page.of("a")[0]["href"] == "old/report.html"
 
 
-def methods(count: SlideCount, reviewed: int = 0, **points: Any) -> str:
-    return methods_text(count, {"model": "breast", **points}, reviewed, 12)
+def test_where_people_count_stands_with_the_slide(tmp_path: Path) -> None:
+    rows = [row("a", 2), row("b", 1, scope=f"in {HOSTILE}; a circle at a chosen place")]
+    page = write_index(tmp_path, rows)
+    assert page.text("small") == rows[1]["scope"]
+    assert "scope" in read_rows(tmp_path / ROWS)[0]["columns"]
+
+
+def methods(count: SlideCount, reviewed: int = 0, scoped: int = 0, **points: Any) -> str:
+    return methods_text(count, {"model": "breast", **points}, 12, reviewed=reviewed, scoped=scoped)
 
 
 def test_the_methods_have_the_numbers_of_the_count_and_the_sources() -> None:
@@ -141,10 +150,15 @@ def test_the_methods_have_the_numbers_of_the_count_and_the_sources() -> None:
     ):
         assert part in text
     assert "mm2" not in text
+    assert "people said" not in text
     own = methods(
         score_of(slide, points, tissue, replace(config, theta2=21.0, thetas_given=True)), 3, site="Ours"
     )
     assert "3 of the slides were reviewed by people" in own
+    ten = Scope(place=Place(x=9.0, y=9.0, field_diameter_mm=0.4))
+    fields = methods(score_of(slide, points, tissue, config, scope=ten), scoped=2)
+    assert "On 2 of the slides people said where figures count" in fields
+    assert "a diameter of 0.4 mm [2], scaled to 1.26 mm²: score 1 up to 4 figures, 2 up to 9." in fields
     assert "The profile of the laboratory Ours was used." in own
     assert "the laboratory's answers about a sample of detections and the answers of people" in own
     assert (

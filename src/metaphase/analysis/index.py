@@ -270,17 +270,20 @@ def _brief(name: str, value: Any) -> Any:
 
 def _words(output: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, ResultWarning], str]:
     """What the first slide with each warning says of it, and how the first of all, and so the others, was
-    counted."""
+    counted: one that is counted anywhere, if there is one."""
     by_code, methods = dict[str, ResultWarning](), ""
-    reviewed = sum(row["kind"] == "reviewed" for row in rows)
-    for row in rows:
+    people = {
+        "reviewed": sum(row["kind"] == "reviewed" for row in rows),
+        "scoped": sum(bool(row["scope"]) for row in rows),
+    }
+    for row in sorted(rows, key=lambda row: bool(row["scope"])):
         new = [code for code in row["warnings"] if code not in by_code]
         if new or not methods:
             with suppress(MetaphaseError):  # somebody works on it just now
                 result = load_result(output / row["folder"])
                 said = {one.code: one for one in result.warnings}
                 by_code |= {code: said[code] for code in new if code in said}
-                methods = methods or methods_text(result.record, result.points, reviewed, len(rows))
+                methods = methods or methods_text(result.record, result.points, len(rows), **people)
     return by_code, methods
 
 

@@ -73,7 +73,7 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
     if slide.scope.regions and (notes := notes_of(slide.scope.regions)):
         found.append(ResultWarning("regions-mended", notes, "look at their outlines"))
     empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * counted_config(config, slide.scope).area_mm2
-    if empty and hotspot.count and not slide.is_small:
+    if empty and (hotspot.count or slide.scope.place) and not slide.is_small:
         where = "the hotspot" if slide.scope.place is None else "the chosen place"
         text = f"{where} holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
         found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))

@@ -72,10 +72,12 @@ Sheffield: NHS Cancer Screening Programmes; 2005.
 """
 
 
-def methods_text(count: SlideCount, points: Mapping[str, Any], reviewed: int, total: int) -> str:
+def methods_text(
+    count: SlideCount, points: Mapping[str, Any], total: int, *, reviewed: int, scoped: int
+) -> str:
     """A paragraph for a paper: a count and its operating points, which stand for all of `total` slides.
 
-    People looked at so many of them as are `reviewed`.
+    People looked at so many of them as are `reviewed`, and said of those `scoped` where figures count.
     """
     config, site = count.config, points.get("site")
     slides = f"{total:,} whole slide{'' if total == 1 else 's'}"
@@ -83,11 +85,13 @@ def methods_text(count: SlideCount, points: Mapping[str, Any], reviewed: int, to
     looked = f"{reviewed:,} of the slides {'was' if reviewed == 1 else 'were'} reviewed by people"
     looked = f"{looked}, whose answers replaced the model's" if reviewed else "nobody reviewed them"
     area = f"{config.area_mm2:g} mm²"
+    chosen = f"On {scoped:,} of the slides people said where figures count: in regions that they outlined, "
     parts = (
         f"Mitotic figures were counted on {slides} with metaphase {__version__}{model}.",
         f"Detections with a probability of at least {config.threshold:.3g} counted; {looked}.",
         f"The mitotic count of a slide is the number of mitotic figures in the densest circle of {area},",
         f"anywhere on the slide; on slides with less than {area} of tissue all figures were counted.",
+        *((f"{chosen}or at a place that they chose.",) if scoped else ()),
         f"The profile of the laboratory {site} was used." if site else "No profile of a laboratory was used.",
         _interval_in_words(count, bool(site), bool(reviewed)),
         _score_in_words(count),
@@ -110,11 +114,11 @@ def _interval_in_words(count: SlideCount, site: bool, reviewed: bool) -> str:
 
 def _score_in_words(count: SlideCount) -> str:
     """By which rules the score is given, and when it is a range."""
-    config, nottingham, own = count.config, count.scores[-1], count.score.most
+    config, nottingham, own = count.counted_config, count.scores[-1], count.score.most
     one, two = (f"{most:.3g}" for most in nottingham.most)
     rule = (
         f"by the Nottingham criteria [1] for ten high-power fields with a diameter of "
-        f"{config.field_diameter_mm:g} mm [2], scaled to {config.area_mm2:g} mm²: score 1 up to {one} "
+        f"{config.field_diameter_mm:g} mm [2], scaled to {config.area_mm2:.3g} mm²: score 1 up to {one} "
         f"figures, 2 up to {two}"
     )
     given = f"The mitotic score was given {rule}."

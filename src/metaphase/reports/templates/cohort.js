@@ -40,6 +40,7 @@
       const row = body.insertRow();
       const codes = slide.warnings.filter((code) => !everywhere.includes(code));
       cell(row, "text name", element("a", slide.case, slide.report));
+      if (slide.scope) row.lastChild.append(element("small", slide.scope));
       cell(row, "", element("b", slide.text));
       cell(row, "", figure(slide.per_mm2));
       cell(row, "nowrap", slide.interval_text || "–");
