@@ -149,7 +149,7 @@ def test_no_direct_dependency_is_newer_than_what_was_tested() -> None:
 
 
 def test_a_bad_slide_is_no_failed_job_of_a_workflow(tmp_path: Path, he_slide: Path, model: Path) -> None:
-    """Both shards are done though one has a slide that is none."""
+    """Both jobs are done though one has a slide that is none."""
     snakemake = shutil.which("snakemake") or pytest.skip("snakemake is not installed")
     (tmp_path / "bad.tif").write_bytes(he_slide.read_bytes()[:5000])
     rows = [f"{case},{path},,,," for case, path in (("bad", tmp_path / "bad.tif"), ("good", he_slide))]

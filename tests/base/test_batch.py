@@ -19,7 +19,7 @@ import pytest
 from metaphase.base.errors import OutputError, ResultWarning, UsageError
 from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
-from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch, shard_of
+from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch
 from metaphase.base.sharing.leases import Holder, holding
 from metaphase.cli.console import BarWatch, batch_bar, progress_bar
 
@@ -199,12 +199,6 @@ def test_an_item_that_was_taken_over_while_this_process_stood_still_is_left_to_t
     monkeypatch.setattr(BatchWatch, "taken", other_is_done)
     assert run_batch({"a": "a"}, slow, tmp_path).results == {"a": "a"}
     assert len(tries) == 2
-
-
-@pytest.mark.parametrize("shard", ["3/2", "0/2", "1", "a/b", "-1/2", "1/2/3"])
-def test_a_shard_that_cannot_be_is_wrong_use(shard: str) -> None:
-    with pytest.raises(UsageError, match="1/4"):
-        shard_of(ITEMS, shard)
 
 
 def test_what_a_dead_process_left_is_taken_over_at_once_and_with_a_word(

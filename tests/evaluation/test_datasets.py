@@ -362,15 +362,3 @@ def test_real_fields_are_evaluated_with_their_painted_places_ignored(real_data: 
     result = evaluate_mitoses(tmp_path / "t", tmp_path / "p.csv", bootstrap=BootstrapConfig(samples=10))
     assert result.overall.best_f1 == 1
     assert (result.overall.true, result.overall.false) == (12, 30)
-
-
-def test_a_manifest_of_an_earlier_version_is_read_with_one_hint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "manifest.csv"
-    path.write_text("case,he,centre\n01,a.tif,007\n")
-    for _ in range(2):
-        assert read_manifest(path)["laboratory"].tolist() == ["007"]
-    assert caplog.text.count("manifest.csv: the column centre is now called laboratory; rename it") == 1
-    path.write_text("case,centre,laboratory\n01,old,new\n")
-    assert read_manifest(path)[["centre", "laboratory"]].to_numpy().tolist() == [["old", "new"]]

@@ -82,8 +82,6 @@ def test_report_folder(cohort: Path, tmp_path: Path) -> None:
 
 def test_groups_add_up_and_optimal_finds_at_least_as_many(cohort: Path) -> None:
     greedy = evaluated(cohort, predictions_of(cohort), by=("laboratory",))
-    former = evaluated(cohort, predictions_of(cohort), by=("centre",))  # as version 0.1 called it
-    assert former.groups["centre"].keys() == greedy.groups["laboratory"].keys()
     optimal = evaluated(cohort, predictions_of(cohort), matching=MatchingConfig(method="optimal"))
     assert sum(group.truths for group in greedy.groups["laboratory"].values()) == greedy.overall.truths
     assert optimal.overall.true >= greedy.overall.true

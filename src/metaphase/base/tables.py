@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +28,9 @@ from metaphase.base.foreign import (
 from metaphase.base.later import pandas as pd
 from metaphase.base.remote import is_url, location
 
-_log = logging.getLogger(__name__)
 MANIFEST_COLUMNS = ("case", "he", "phh3", "laboratory", "split")
 """The columns of every manifest; `case` names the slide, the paths may be empty."""
 FINITE = (-1e9, 1e9)
-FORMER_COLUMNS = {"centre": "laboratory", "reviewer": "observer"}
-"""What columns of manifests and reference tables were called in version 0.1."""
 MANIFEST_NUMBERS = ("repeat", "grade", "proliferation", "mpp", "phh3_mpp", "width", "height", "area_mm2")
 """Optional manifest columns that hold numbers; `width` and `height` are level-0 pixels."""
 IDENTIFIERS = (
@@ -50,7 +45,6 @@ IDENTIFIERS = (
     "scanner",
     "tumour",
     "label",
-    *FORMER_COLUMNS,
 )
 """Columns that are names whatever they look like: case `01` is not the number 1."""
 NO_VALUE = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"]
@@ -84,20 +78,6 @@ def read_table(path: str | Path) -> pd.DataFrame:
         for name, value in frame.attrs.items():
             frame.attrs[name] = Remark(value) if isinstance(value, dict) else value
         return frame
-
-
-def read_own_table(path: str | Path) -> pd.DataFrame:
-    """A table of ours; what an earlier version called its columns is taken, with a hint."""
-    frame = read_table(path)
-    former = {old: new for old, new in FORMER_COLUMNS.items() if old in frame and new not in frame}
-    for old, new in former.items():
-        _hint(str(path), old, new)
-    return frame.rename(columns=former)
-
-
-@lru_cache  # once for each file, which some commands read often
-def _hint(path: str, old: str, new: str) -> None:
-    _log.warning("%s: the column %s is now called %s; rename it", path, old, new)
 
 
 def _read_csv(path: Path, source: BytesIO) -> pd.DataFrame:
@@ -258,7 +238,7 @@ def read_manifest(path: str | Path) -> pd.DataFrame:
     the manifest's folder. Empty names are empty text, missing numbers are NaN.
     """
     path = location(path)
-    frame = read_own_table(path)
+    frame = read_table(path)
     require_columns(frame, ("case",), path)
     require_numbers(frame, MANIFEST_NUMBERS, path)
     frame = frame.reindex(columns=[*dict.fromkeys((*MANIFEST_COLUMNS, *frame.columns))])

@@ -66,14 +66,6 @@ Device = Annotated[
         "--device", help="cpu, cuda, cuda:N or mps (untested); by default an NVIDIA GPU if there is one."
     ),
 ]
-Shard = Annotated[
-    str,
-    typer.Option(
-        "--shard",
-        help="Only every n-th slide, from the i-th on: i/n, the same list in all n commands.",
-        metavar="I/N",
-    ),
-]
 Workers = Annotated[
     str,
     typer.Option(

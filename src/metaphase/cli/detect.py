@@ -42,7 +42,6 @@ def detect(
     tissue: str = "",
     region: Path | None = None,
     site: console.Site = None,
-    shard: console.Shard = "",
     workers: console.Workers = "",
     prune: bool = False,
     allow_failed: bool = False,
@@ -78,7 +77,6 @@ def detect(
     )
     from metaphase.analysis.config import DetectionConfig
     from metaphase.analysis.run import detect_cohort, slide_states
-    from metaphase.base.sharing.batch import shard_of
     from metaphase.base.tables import named
     from metaphase.counting.sites import load_profile
     from metaphase.counting.specimen import CountConfig
@@ -102,7 +100,6 @@ def detect(
     chosen = chosen if region is None else with_regions(chosen, region)
     names = [one.name for one in chosen]
     asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
-    chosen = list(shard_of({slide.name: slide for slide in chosen}, shard).values())
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
         if len(unknown) > 1:

@@ -62,7 +62,7 @@ class Paneled(Command):
 PANELS = {
     **dict.fromkeys(("formats", "probability_map"), "Exports"),
     **dict.fromkeys(("paper", "other_settings"), "Settings other than the model's, and the paper's"),
-    **dict.fromkeys(("device", "shard", "workers", "allow_failed", "log_json"), "Machines"),
+    **dict.fromkeys(("device", "workers", "allow_failed", "log_json"), "Machines"),
 }
 """Where help shows the options of `detect`; all others come first."""
 STOPPED = "Stopped. Finished work is kept; run the same command to continue."

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Mask, Points
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
-from metaphase.base.tables import FORMER_COLUMNS, TableError, as_text, natural
+from metaphase.base.tables import TableError, as_text, natural
 from metaphase.detections.files import detection_files, read_detections
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import Cohort, Comparison, compare, load_truth
@@ -311,7 +311,6 @@ def measured_by(
 
 def _group_values(manifest: pd.DataFrame, column: str, source: str) -> npt.NDArray[np.object_]:
     """The group of each slide; a column that is absent, or has too many values, is an error."""
-    column = column if column in manifest else FORMER_COLUMNS.get(column, column)
     if column not in manifest.columns:
         raise UsageError(
             f"there is no column {column} to report by",

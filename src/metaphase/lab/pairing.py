@@ -17,7 +17,7 @@ from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.foreign import files_in
 from metaphase.base.stages import Report, silent
-from metaphase.base.tables import as_text, named, natural, read_own_table, slide_names, write_table
+from metaphase.base.tables import as_text, named, natural, read_table, slide_names, write_table
 from metaphase.images.inspection import inspect_slide
 from metaphase.lab.folder import Lab
 from metaphase.labels.registration.outputs import register_slides
@@ -281,7 +281,7 @@ def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
     tables = [table] if table is not None else files_in(folder, "*.csv")
     facts: dict[str, dict[str, str]] = {}
     for path in tables:
-        frame = read_own_table(path)
+        frame = read_table(path)
         names = [name for name in ("case", "slide", "he", "phh3", "file") if name in frame.columns]
         columns = [name for name in ("patient", "laboratory") if name in frame.columns]
         if not names or not columns:

@@ -33,10 +33,8 @@ from metaphase.base.sharing.batch import (
     BatchWatch,
     Failure,
     Workers,
-    known_failures,
     one_at_a_time,
     run_batch,
-    shard_of,
 )
 from metaphase.base.stages import Facts
 from metaphase.base.tables import (
@@ -87,8 +85,7 @@ SLIDES = ("he", "phh3")
 REVIEW = "review"
 """Folder of the workspace in which the review page keeps its answers."""
 Status = Literal["done", "doubtful", "failed", "skipped"]
-"""`doubtful`: registered, but not well enough to accept its points. `skipped`: not a pair of slides, or not
-built yet by the process whose shard it is in."""
+"""`doubtful`: registered, but not well enough to accept its points. `skipped`: not a pair of slides."""
 
 
 @settings
@@ -169,7 +166,6 @@ def build_cohort(
     config: BuildConfig | None = None,
     *,
     points: Path | None = None,
-    shard: str = "",
     watch: BatchWatch | None = None,
     pool: Workers | None = None,
 ) -> Built:
@@ -191,32 +187,16 @@ def build_cohort(
             return CaseResult(case, "skipped", missing)
         return build_case(_pair(row, folder, points), case_folder(workspace, case), source, settings)
 
-    cases = shard_of({str(row["case"]): row for row in _records(rows)}, shard)
+    cases = {str(row["case"]): row for row in _records(rows)}
     outcomes = run_batch(cases, build, workspace, watch, pool).outcomes
     built = {
         case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
         for case, outcome in outcomes.items()
     }
     with one_at_a_time(workspace, "tables", watch):
-        failures = {failure.name: failure for failure in known_failures(workspace)}
-        results = [
-            built.get(row["case"]) or _known_case(row, workspace, failures.get(row["case"]))
-            for row in _records(rows)
-        ]
+        results = list(built.values())
         _write_cases(workspace, rows, results)
         return finish_cohort(workspace, results)
-
-
-def _known_case(row: Facts, workspace: Path, failure: Failure | None) -> CaseResult:
-    """What others left of a case."""
-    case = str(row["case"])
-    folder = case_folder(workspace, case)
-    if failure is not None:
-        return CaseResult(case, "failed", failure.message)
-    if _missing(row) or not (folder / NOTE).is_file():
-        return CaseResult(case, "skipped", _missing(row) or "another process has yet to build it")
-    facts, table = facts_of(folder / NOTE), read_reference(folder)
-    return CaseResult(case, facts["status"], facts["reason"], len(table), int(table["accepted"].sum()))
 
 
 def _missing(row: Facts) -> str:

@@ -25,7 +25,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.settings import Share, settings
-from metaphase.base.tables import as_text, read_own_table, require_columns, require_numbers, write_table
+from metaphase.base.tables import as_text, read_table, require_columns, require_numbers, write_table
 from metaphase.detections.table import DetectionSet
 from metaphase.labels.registration.outputs import points_geojson
 from metaphase.labels.registration.pair import Registration, register_pair, register_points
@@ -176,7 +176,7 @@ def write_reference(folder: Path, table: pd.DataFrame, *, shapes: bool = False) 
 def read_reference(path: Path) -> pd.DataFrame:
     """A reference standard from its file, or from the folder that holds it."""
     path = path / TABLE if path.is_dir() else path
-    table = read_own_table(path)
+    table = read_table(path)
     require_columns(table, COLUMNS, path)
     require_numbers(table, ("x", "y", "contrast", "probability", "confidence"), path)
     texts = {name: as_text(table[name]) for name in TEXTS}
@@ -384,7 +384,7 @@ def rows_of(table: pd.DataFrame, decisions: pd.DataFrame) -> Integers:
 
 def read_decisions(path: Path) -> pd.DataFrame:
     """Read and check a table of decisions, from `metaphase reference apply` or made elsewhere."""
-    table = read_own_table(path)
+    table = read_table(path)
     require_columns(table, DECISION_COLUMNS, path)
     require_numbers(table, PLACES, path)
     texts = {name: as_text(table[name]).str.strip() for name in ("case", "decision", "observer", "time")}

@@ -74,12 +74,3 @@ def test_a_word_that_is_no_decision_is_named(tmp_path: Path) -> None:
     pd.DataFrame([decision(0, "accept"), decision(1, "perhaps")]).to_csv(tmp_path / "d.csv", index=False)
     with pytest.raises(ReferenceStandardError, match="row 2 decides 'perhaps'"):
         read_decisions(tmp_path / "d.csv")
-
-
-def test_decisions_of_an_earlier_version_are_read_with_a_hint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "decisions.csv"
-    pd.DataFrame([decision(0, "reject")]).rename(columns={"observer": "reviewer"}).to_csv(path, index=False)
-    assert read_decisions(path)["observer"].tolist() == ["Anna"]
-    assert "decisions.csv: the column reviewer is now called observer" in caplog.text

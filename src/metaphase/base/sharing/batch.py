@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from metaphase.base.errors import MetaphaseError, OutputError, UsageError
+from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import output_folder, write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.leases import Holder, Lease, LeaseLostError, file_name, holding
@@ -324,21 +324,6 @@ def _tidy(folder: Path) -> None:
     """Remove the folder of leases and failures where nothing is in it."""
     with suppress(OSError):
         (folder / SHARED).rmdir()
-
-
-def shard_of(items: Mapping[str, Item], shard: str) -> dict[str, Item]:
-    """The part of the items that `i/n` names, i from 1 to n; all of them where it is empty.
-
-    >>> shard_of({"a": 1, "b": 2, "c": 3}, "1/2")
-    {'a': 1, 'c': 3}
-    """
-    if not shard:
-        return dict(items)
-    part, _, parts = shard.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise UsageError(f"--shard {shard}", next_step="give i/n with i from 1 to n, such as 1/4")
-    names = list(items)[int(part) - 1 :: int(parts)]
-    return {name: items[name] for name in names}
 
 
 # ---- what failed, kept item by item so that those who share a folder add up ----

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from metaphase.base.errors import UsageError
-from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch, shard_of
+from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest
 from metaphase.labels.phh3.candidates import BrownConfig
 from metaphase.labels.phh3.cases import SearchedCase, search_case
@@ -45,7 +45,6 @@ def search_cohort(
     config: BrownConfig | None = None,
     *,
     force: bool = False,
-    shard: str = "",
     watch: BatchWatch | None = None,
     pool: Workers | None = None,
 ) -> Batch[SearchedCase]:
@@ -55,7 +54,7 @@ def search_cohort(
     def search(case: Phh3Case, progress: Progress) -> SearchedCase:
         return search_case(case.slide, case.folder, settings, force=force, progress=progress)
 
-    return _each_case(manifest, workspace, search, shard, watch, pool)
+    return _each_case(manifest, workspace, search, watch, pool)
 
 
 def classify_cohort(
@@ -63,7 +62,6 @@ def classify_cohort(
     workspace: Path,
     classifiers: Sequence[Classifier],
     *,
-    shard: str = "",
     watch: BatchWatch | None = None,
     pool: Workers | None = None,
 ) -> Batch[Phh3Classified]:
@@ -77,14 +75,13 @@ def classify_cohort(
         }
         return Phh3Classified(len(answers.table), counts, not fresh)
 
-    return _each_case(manifest, workspace, classify, shard, watch, pool)
+    return _each_case(manifest, workspace, classify, watch, pool)
 
 
 def _each_case(
     manifest: Path,
     workspace: Path,
     work: Callable[[Phh3Case, Progress], Result],
-    shard: str,
     watch: BatchWatch | None,
     pool: Workers | None,
 ) -> Batch[Result]:
@@ -96,4 +93,4 @@ def _each_case(
     for row in rows:
         name, slide = str(row["case"]), SlideSource(Path(str(row["phh3"])), phh3_mpp(row))
         cases[name] = Phh3Case(name, slide, case_folder(workspace, name))
-    return run_batch(shard_of(cases, shard), work, workspace, watch, pool)
+    return run_batch(cases, work, workspace, watch, pool)
