@@ -1,17 +1,15 @@
 """Cohorts on several workers: scaling, cost of the crew, memory, kills, and two clients in one folder.
 
 python -m benchmarks.cohorts [--slides 200] [--side-px 1024] [--kills 30] [--seed 1] [--only scaling ...]
-python -m benchmarks.cohorts --only many --many 10000
 
 *cost*: seconds of cores that client and worker need while the work itself only waits. *scaling*: the slides
 (links to one simulated slide, 1 mm2 at 4,000 px) with one process, one worker and two, each of them on a core
 of its own, so that a second worker is as good as a second machine's. Starting, with the first slide of each
 worker, in whose time it loads what it needs, is told apart from the pace after. *kills*: SIGKILL at random
 moments, in turn to a worker and to the client, which is started again, until so many fell. *clients*: two
-commands in one folder. *folders*: index and tables of many finished slides. *many* (asked for only): so many
-slides of 256 px, of which 1 % are damaged, by two workers; all are killed when half are done, and the command
-is given again, then once more when nothing is left to do. Tables must be those of one
+commands in one folder. *folders*: index and tables of many finished slides. Tables must be those of one
 process, byte for byte, and no slide may be searched twice while nobody is killed; ends with 1 where not.
+`benchmarks.many_slides` has thousands of slides.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -44,7 +41,6 @@ from metaphase.simulation.rendering import render_region
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 KINDS = ("cost", "scaling", "kills", "clients", "folders")
-MANY, BAD_SHARE = "many", 0.01
 TABLES = ("detections.parquet", "candidates.parquet")
 
 
@@ -267,50 +263,6 @@ def folders(slides: Sequence[Path], folder: Path, wanted: int) -> bool:
     return one_more < whole
 
 
-def many(folder: Path, wanted: int) -> bool:
-    """A cohort with damaged slides, killed half way: what each command took, and what is there at the end."""
-    inside, output = folder / MANY, folder / "of-many"
-    inside.mkdir()
-    slides = write_slides(inside, wanted, 256)
-    (inside / "first.tif").unlink()
-    bad = slides[:: round(1 / BAD_SHARE)]
-    for slide in bad:
-        data = slide.read_bytes()
-        slide.unlink()
-        slide.write_bytes(data[: len(data) // 2])
-    print("| command | seconds | of cores, s | largest, MB | searched | exit code |\n|---" + "|--:" * 5 + "|")
-    half = started([inside], output, "--workers", "2")
-    until, begun, cpu_s, largest = wanted // 2, time.monotonic(), 0.0, 0.0
-    family = psutil.Process(half.process.pid)
-    while half.process.poll() is None and len(list(output.glob("*/summary.json"))) < until:
-        everybody = [family, *family.children(recursive=True)]
-        with contextlib.suppress(psutil.Error):
-            cpu_s = max(cpu_s, sum(sum(one.cpu_times()[:2]) for one in everybody))
-            largest = max(largest, *(one.memory_info().rss / 1e6 for one in everybody))
-        time.sleep(1)
-    os.killpg(half.process.pid, signal.SIGKILL)
-    half.process.wait()
-    seconds, searched = time.monotonic() - begun, len(half.times_of("finished"))
-    print(f"| killed half way | {seconds:.0f} | {cpu_s:.0f} | {largest:.0f} | {searched} | |", flush=True)
-    codes = []
-    for name in ("the rest", "again"):
-        run = measured(started([inside], output, "--workers", "2"), 2)
-        row = (f"{run.seconds:.0f}", f"{run.cpu_s:.0f}", f"{run.largest_mb:.0f}", run.searched, run.code)
-        print(f"| {name} | {' | '.join(map(str, row))} |", flush=True)
-        codes.append((run.code, run.searched))
-    failed = {one.stem for one in bad}
-    named = {line.partition(":")[0] for line in (output / "errors.log").read_text().splitlines()}
-    counts = read_table(output / "counts.csv")
-    sound = {one.stem for one in slides} - failed
-    index_s, size = indexed(output), (output / "index.html").stat().st_size
-    print(
-        f"index and tables once more: {index_s:.1f} s; index.html: {size:,} bytes; counts.csv: {len(counts)};"
-    )
-    print(f"errors.log: {len(named & failed)} of {len(failed)} damaged slides, {len(named - failed)} others")
-    same_counts = counts["count"].nunique() == 1 and set(counts["case"]) == sound
-    return codes[0][0] == codes[1][0] == 1 and codes[1][1] == 0 and named == failed and same_counts
-
-
 def indexed(output: Path) -> float:
     """Seconds that index and tables take."""
     begun = time.monotonic()
@@ -327,15 +279,12 @@ def main() -> None:
     parser.add_argument("--longest-s", type=float, default=30.0, help="until a client is killed")
     parser.add_argument("--folders", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--many", type=int, default=300, help="slides of the kind many")
-    parser.add_argument("--only", action="append", choices=(*KINDS, MANY), help="by default all but many")
+    parser.add_argument("--only", action="append", choices=KINDS, help="by default all")
     given = parser.parse_args()
     chosen, fine = given.only or KINDS, True
     with tempfile.TemporaryDirectory(prefix="cohorts-") as name:
         folder = Path(name)
-        if MANY in chosen:
-            fine &= many(folder, given.many)
-        slides = write_slides(folder, given.slides, given.side_px) if set(chosen) - {MANY} else []
+        slides = write_slides(folder, given.slides, given.side_px)
         if "cost" in chosen:
             fine &= cost(folder)
         if "scaling" in chosen:

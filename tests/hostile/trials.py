@@ -26,17 +26,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import typer.main
 
 from tests.hostile.sandbox import around, written_elsewhere
 
-Outcome = Literal["refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator"]
-OUTCOMES: tuple[Outcome, ...] = (
-    "refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator",
-)  # fmt: skip
-FAILURES: tuple[Outcome, ...] = OUTCOMES[2:]
+Outcome = Literal[
+    "left out", "refused", "harmless", "traceback", "hang", "memory", "silently wrong", "bad generator"
+]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""Left out is what needs a package that is not installed."""
+FAILURES: tuple[Outcome, ...] = OUTCOMES[3:]
 HANG_S = 20
 """Seconds of work, beyond which the kernel ends a child."""
 BLOCKED_S = 600.0
@@ -175,7 +176,8 @@ def _child(trial: Trial, place: Path) -> int:
         arguments = [os.fsdecode(part) for part in attempt.arguments]
         (place / "command.json").write_text(json.dumps(arguments))
     except BaseException as error:  # noqa: BLE001 -- told to the parent
-        (place / "verdict.json").write_text(json.dumps({"generator": repr(error)}))
+        missing = isinstance(error, ModuleNotFoundError) or type(error).__name__ == "Skipped"
+        (place / "verdict.json").write_text(json.dumps({"generator": repr(error), "missing": missing}))
         return 0
     resource.setrlimit(resource.RLIMIT_DATA, (HARD_BYTES, HARD_BYTES))
     limit_s = math.ceil(time.process_time()) + HANG_S
@@ -225,7 +227,7 @@ def _outcome(place: Path, status: int, printed: str, memory: int) -> tuple[Outco
     except (OSError, ValueError):
         return "traceback", f"ended with {status} and no verdict {last}"
     if "generator" in verdict:
-        return "bad generator", verdict["generator"]
+        return "left out" if verdict["missing"] else "bad generator", verdict["generator"]
     if any(sign in printed for sign in UNFORESEEN) or FAILED.search(printed):
         return "traceback", _place_of(printed) + last
     if verdict["wrong"]:

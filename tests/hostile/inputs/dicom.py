@@ -26,6 +26,8 @@ PLACE = {"url": "http://127.0.0.1:9/dicom-web", "study": "1.2.3", "series": "1.2
 
 
 def make(random: Random, folder: Path) -> Attempt:
+    import tests.slides.dicoms  # noqa: F401 -- with the packages that made the assets
+
     how = random.random()
     if how < 0.1:
         (folder / "a.dicomweb").write_bytes(json_bytes(random, tree_changed(random, PLACE)[0]))

@@ -9,12 +9,13 @@ from random import Random
 from tests.hostile.inputs.odd import any_of, bytes_changed, tree_changed
 from tests.hostile.inputs.sound import on_slide, picture
 from tests.hostile.trials import Attempt
-from tests.slides.test_further import write_czi, write_zarr
 
 SHARE = 5
 
 
 def make(random: Random, folder: Path) -> Attempt:
+    from tests.slides.test_further import write_czi, write_zarr
+
     if random.random() < 0.3:
         path = write_czi(folder / "a.czi", picture(200, 200))
         path.write_bytes(bytes_changed(random, path.read_bytes()))

@@ -18,6 +18,8 @@ SIZES = (0, -1, 1, 2**31, 2**62, 3)
 
 
 def make(random: Random, folder: Path) -> Attempt:
+    import onnx  # noqa: F401 -- what made the graph
+
     data = (ASSETS / "graph.onnx").read_bytes()
     card: Any = json.loads((ASSETS / "graph.json").read_bytes())
     how = random.random()
