@@ -122,7 +122,7 @@ def test_original_and_alternative_labels_of_one_folder_are_not_mixed(tmp_path: P
     (tmp_path / "mitoses_ground_truth/07").mkdir(parents=True)
     (tmp_path / "mitoses_ground_truth/07/03.csv").write_text("8,9\n")
     for name in ("tupac-aux", "tupac-alternative"):
-        with pytest.raises(TableError, match=r"region 07/03 has labels here and in .*Keep one set"):
+        with pytest.raises(TableError, match=r"07/03 has labels here and in .*Keep one set"):
             read_dataset(name, tmp_path)
 
 

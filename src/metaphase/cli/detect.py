@@ -272,9 +272,9 @@ def import_data(
     from metaphase.evaluation.datasets import import_dataset
 
     result = import_dataset(name, folder, output, mpp=mpp)
-    console.warn(*result.warnings)
+    console.warn(*result.dataset.warnings)
     files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-    warnings = [warning.to_dict() for warning in result.warnings]
+    warnings = [warning.to_dict() for warning in result.dataset.warnings]
     counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
     plain = {**files, "labels": result.labels, "warnings": warnings}
     console.answer(as_json, plain, f"{result.truth_path}: {counts}")
