@@ -49,8 +49,8 @@ detections/matching.py
 - (pairs["j"], pairs["i"], pairs["v"], -prob
 + (pairs["j"], pairs["i"], -pairs["v"], -prob
 counting/hotspot.py
-- histogram[:, 0] = 0
-+ histogram[:, 0] *= 1
+- counts[counts > 0]
++ counts[counts >= 0]
 counting/hotspot.py
 - middles = middles[bound > best]
 + middles = middles[bound > best + 1]
@@ -78,7 +78,7 @@ base/sharing/leases.py
 base/sharing/leases.py
 - if not self._is_mine(_read(self._path)):
 + if not _read(self._path):
-counting/clinical.py
+counting/scores.py
 - sum(number > edge for edge in most)
 + sum(number >= edge for edge in most)
 counting/clinical.py

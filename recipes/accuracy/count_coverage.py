@@ -27,7 +27,6 @@ from scipy.special import expit, logit
 
 from metaphase.counting.clinical import (
     SiteKnowledge,
-    find_hotspot,
     in_circle,
     likely_figures,
     proliferation_score,
@@ -48,7 +47,7 @@ from metaphase.counting.likely import (
     tally,
 )
 from metaphase.counting.sites import draw_detections, strata
-from metaphase.counting.specimen import CountConfig, Specimen, specimen
+from metaphase.counting.specimen import CountConfig, Specimen, find_hotspot, grade_of, specimen
 from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED
 from metaphase.evaluation.grades import quadratic_kappa
 from metaphase.networks.cards import bundled_model, parse_card
@@ -322,7 +321,7 @@ def lattice_rows(number: int, config: CountConfig) -> list[dict[str, float]]:
         for step in STEPS_UM:
             lattice = lattice_around(figures, config.radius_um, step)
             counts = lattice_counts(figures, lattice, config.radius_um)
-            row[f"{step:g}"] = float(filled_percentile(counts.reshape(-1, 1), config.percentile)[0])
+            row[f"{step:g}"] = filled_percentile(counts, config.percentile)
             inside = np.ix_(*((axis >= 0) & (axis <= side_um) for axis in (lattice.ys_um, lattice.xs_um)))
             places = max(counts[inside].size, round((side_um / step) ** 2))
             on_tissue = np.zeros(places, np.int64)
@@ -337,10 +336,10 @@ def show_lattice(config: CountConfig, laboratories: int, pool: ProcessPoolExecut
     work = partial(lattice_rows, config=config)
     table = pd.DataFrame([row for part in pool.map(work, range(laboratories)) for row in part])
     best = f"{STEPS_UM[-1]:g}"
-    finest = table[best]
+    finest, thetas = table[best], (config.theta1, config.theta2)
     for name in table.columns.drop(best):
         off = (table[name] - finest).abs()
-        other = (config.grade_of(table[name]) != config.grade_of(finest)).mean()
+        other = (grade_of(table[name], *thetas) != grade_of(finest, *thetas)).mean()
         order = table[name].corr(finest, method="spearman")
         print(
             f"percentile, step {name}: mean |difference| {off.mean():.3f}, largest {off.max():.2f}, other "

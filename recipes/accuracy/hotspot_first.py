@@ -26,8 +26,8 @@ from count_coverage import World, counted, drawn_laboratory, drawn_slide
 from scipy.ndimage import gaussian_filter
 from scipy.special import expit, logit
 
-from metaphase.counting.clinical import mitotic_scores
 from metaphase.counting.hotspot import busiest_circle
+from metaphase.counting.scores import mitotic_scores
 from metaphase.counting.specimen import CountConfig
 from metaphase.networks.cards import bundled_model, parse_card
 

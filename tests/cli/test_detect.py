@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from metaphase.base import settings
 from metaphase.cli.detect import _end
 from metaphase.cli.main import app
-from metaphase.counting.clinical import Count, Likely, MitoticScore
+from metaphase.counting.clinical import Count, Likely
+from metaphase.counting.scores import MitoticScore
 from metaphase.detections.points import StatedPoints
 from tests.analysis.conftest import he_slide, model
 from tests.cli.running import run

@@ -13,11 +13,9 @@ from metaphase.base.errors import UsageError
 from metaphase.counting.hotspot import (
     Lattice,
     busiest_circle,
-    counts_of_weights,
     filled_percentile,
     lattice_around,
     lattice_counts,
-    run_ends,
 )
 from metaphase.counting.specimen import CountConfig
 from tests.counting.scenes import Floats, most_in_a_circle, positions_um
@@ -54,22 +52,11 @@ def test_no_position_outside_the_window_holds_a_point(points: Floats, step: floa
     assert lattice_counts(points, window, RADIUS).sum() == lattice_counts(points, wider, RADIUS).sum()
 
 
-@given(positions_um, st.integers(0, 2**32 - 1))
-def test_weighted_counts_are_counts_of_repeated_points(points: Floats, seed: int) -> None:
-    weights = np.random.default_rng(seed).poisson(1.0, (len(points), 3)).astype(np.int32)
-    lattice = lattice_around(points, RADIUS, 150.0)
-    counts = counts_of_weights(run_ends(points, lattice, RADIUS), lattice, weights)
-    for draw in range(3):
-        repeated = np.repeat(points, weights[:, draw], axis=0)
-        assert np.array_equal(counts[:, draw], lattice_counts(repeated, lattice, RADIUS).ravel())
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0, 100))
 def test_percentile_is_that_of_numpy(counts: list[int], percentile: float) -> None:
     filled = [count for count in counts if count]
     expected = np.percentile(filled, percentile) if filled else 0.0
-    both = np.array([counts, counts[::-1]]).T
-    assert filled_percentile(both, percentile) == pytest.approx([expected, expected])
+    assert filled_percentile(np.array(counts), percentile) == pytest.approx(expected)
 
 
 @given(positions_um, st.floats(100, 2000))

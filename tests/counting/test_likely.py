@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from metaphase.counting.clinical import (
-    FIELDS,
-    NOTTINGHAM,
-    Likely,
-    SiteKnowledge,
-    count_slide,
-    field_mm2,
-    mitotic_scores,
-)
+from metaphase.counting.clinical import Likely, SiteKnowledge, count_slide
 from metaphase.counting.likely import (
     LaboratoryPrior,
     ObserverError,
@@ -31,8 +23,9 @@ from metaphase.counting.likely import (
     slide_prior,
     tally,
 )
+from metaphase.counting.scores import NOTTINGHAM, mitotic_scores
 from metaphase.counting.sites import draw_detections, precision_by_design, strata
-from metaphase.counting.specimen import CountConfig, stated_config
+from metaphase.counting.specimen import FIELDS, CountConfig, field_mm2, stated_config
 
 Floats = npt.NDArray[np.float64]
 PRIOR = LaboratoryPrior()
@@ -266,8 +259,7 @@ def test_the_guidelines_thresholds_follow_the_fields_area() -> None:
 
 def test_a_score_is_a_range_where_the_interval_spans_several_and_withheld_where_all() -> None:
     def text(low: int, high: int) -> str:
-        found = Likely(figures=low, interval=(low, high), unmarked=0.0, answers=0, site_answers=0)
-        return mitotic_scores(CONFIG, (low + high) // 2, found, 2.0)[0].text
+        return mitotic_scores(CONFIG, (low + high) // 2, (low, high), 2.0)[0].text
 
     assert (text(2, 5), text(2, 9), text(9, 20), text(30, 40), text(3, 20)) == (
         "1",

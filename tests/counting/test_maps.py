@@ -9,10 +9,10 @@ import shapely
 
 from metaphase.counting.clinical import count_slide, slide_density
 from metaphase.counting.hotspot import lattice_around, lattice_counts
-from metaphase.counting.specimen import (
-    CountConfig,
-    cells_around,
-    cells_on_tissue,
+from metaphase.counting.specimen import CountConfig, specimen, tissue_in_circle
+from metaphase.counting.spread import (
+    CellGrid,
+    cells_of,
     clustering,
     density_map,
     dispersion,
@@ -20,7 +20,6 @@ from metaphase.counting.specimen import (
     gini,
     near_by_chance,
     separate_hotspots,
-    tissue_in_circle,
 )
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, table
@@ -43,21 +42,25 @@ def on_tissue(tissue: TissueMask, number: int, seed: int = 0) -> Floats:
     return (chosen[:, ::-1] * tissue.scale + (tissue.x, tissue.y)) * MPP
 
 
+def cells_with(points_um: Floats, tissue: TissueMask | None) -> CellGrid:
+    return cells_of(specimen(table(points_um), MPP, tissue, None, QUICK))
+
+
 def test_cells_keep_all_mitoses_and_all_tissue() -> None:
     tissue = half_tissue()
     points = on_tissue(tissue, 500)
-    cells = cells_on_tissue(points / MPP, tissue, 100.0)
+    cells = cells_with(points, tissue)
     assert cells.mitoses.sum() == 500
     assert cells.tissue_mm2.sum() == pytest.approx(tissue.area_mm2)
     assert not cells.mitoses[cells.tissue_mm2 == 0].any()
-    free = cells_around(points / MPP, MPP, 800.0, 100.0)
+    free = cells_with(points, None)
     assert free.mitoses.sum() == 500
 
 
 def test_density_is_a_gaussian_mean_over_tissue() -> None:
     tissue = half_tissue()
     points = on_tissue(tissue, 300)
-    cells = cells_on_tissue(points / MPP, tissue, 100.0)
+    cells = cells_with(points, tissue)
     found = density_map(cells, SIGMA_UM).values
     rows, columns = np.indices(found.shape)
     for row, column in ((3, 2), (20, 15), (30, 30)):
@@ -71,7 +74,7 @@ def test_density_is_a_gaussian_mean_over_tissue() -> None:
 def test_even_activity_is_even_up_to_the_edge() -> None:
     tissue = half_tissue()
     points = on_tissue(tissue, 200_000)
-    cells = cells_on_tissue(points / MPP, tissue, 100.0)
+    cells = cells_with(points, tissue)
     density = density_map(cells, SIGMA_UM).values[cells.tissue_mm2 > 0]
     assert density == pytest.approx(200_000 / tissue.area_mm2, rel=0.1)
 
@@ -138,7 +141,7 @@ def test_chance_of_being_near_by_throwing_pairs() -> None:
     tissue = half_tissue()
     first, second = on_tissue(tissue, 40_000, 1), on_tissue(tissue, 40_000, 2)
     near = (np.hypot(*(first - second).T) <= QUICK.radius_um).mean()
-    cells = cells_on_tissue(np.zeros((0, 2)), tissue, 100.0)
+    cells = cells_with(np.zeros((0, 2)), tissue)
     assert near_by_chance(cells, QUICK.radius_um) == pytest.approx(near, rel=0.03)
 
 
@@ -163,7 +166,7 @@ def test_measures_of_chance_and_of_clusters() -> None:
 def test_clustering_of_very_many_points_uses_some_of_them() -> None:
     tissue = all_tissue(12_000, 8000)
     points = on_tissue(tissue, 45_000)
-    cells = cells_on_tissue(points / MPP, tissue, 100.0)
+    cells = cells_with(points, tissue)
     assert clustering(points, cells, QUICK.radius_um) == pytest.approx(1, abs=0.05)
     assert np.isnan(clustering(points[:1], cells, QUICK.radius_um))
 

@@ -15,7 +15,8 @@ from metaphase.base.arrays import Box
 from metaphase.counting.clinical import Count, Likely, SlideCount, count_slide, slide_density
 from metaphase.counting.likely import LaboratoryPrior
 from metaphase.counting.regions import ANYWHERE, Scope
-from metaphase.counting.specimen import CountConfig, DensityMap
+from metaphase.counting.specimen import CountConfig
+from metaphase.counting.spread import DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.slide import ReportInput, slide_page
 from metaphase.slides.arrays import ArraySlide

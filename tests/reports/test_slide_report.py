@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.errors import MetaphaseError, MissingResolutionError, OutputError, ResultWarning
-from metaphase.counting.clinical import mitotic_scores
+from metaphase.counting.scores import mitotic_scores
 from metaphase.detections.table import LOOKALIKE, MACHINE, MITOSIS, REVIEWED, REVIEWERS
 from metaphase.reports.pages import area, number, with_units
 from metaphase.reports.slide import ReportInput, slide_page, write_slide_report
@@ -101,7 +101,7 @@ def test_a_score_may_be_a_range_or_withheld(low: int, high: int, score: str) -> 
     slide = noisy_slide(800, 300, mpp=5.0)
     result = result_for(slide, random_points(6, slide))
     likely = likely_of(low, high)
-    rules = mitotic_scores(result.score.config, likely.figures, likely, 2.0)
+    rules = mitotic_scores(result.score.config, likely.figures, likely.interval, 2.0)
     about = {"likely": likely, "scores": rules, "no_interval": "", "counted_mm2": 2.0}
     changed = result.score.model_copy(update=about)
     text = page_of(slide, replace(result, score=changed)).text()
@@ -110,7 +110,7 @@ def test_a_score_may_be_a_range_or_withheld(low: int, high: int, score: str) -> 
     assert ("Withheld: the interval leaves every score open" in text) == (score == "withheld")
     assert ("A range, because of the interval" in text) == (" to " in score)
     own = replace(result.score.config, theta1=6.0, theta2=20.0, thetas_given=True)
-    rules = mitotic_scores(own, likely.figures, likely, 2.0)
+    rules = mitotic_scores(own, likely.figures, likely.interval, 2.0)
     text = page_of(slide, replace(result, score=changed.model_copy(update={"scores": rules}))).text()
     assert f"Mitotic score {rules[0].text} theta1 and theta2: {rules[0].text} , 1 up to 6, 2 up to 20" in text
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import ResultWarning, ResultWarnings
-from metaphase.counting.specimen import CountConfig, DensityMap
+from metaphase.counting.specimen import CountConfig
+from metaphase.counting.spread import DensityMap
 from metaphase.images.inspection import Quality, inspect_slide, quality_warnings
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Frame, dots_path, in_words, jpeg_uris, scale_bar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import ResultWarning, ResultWarnings, several, unique
 from metaphase.base.later import pandas as pd
 from metaphase.base.typed import Number, Stored
-from metaphase.counting.hotspot import Hotspot, busiest_circle, filled_percentile, held_by
+from metaphase.counting.hotspot import Hotspot, filled_percentile
 from metaphase.counting.likely import (
     LISTED_FROM,
     ObserverError,
@@ -25,59 +25,57 @@ from metaphase.counting.likely import (
     slide_prior,
     tally,
 )
-from metaphase.counting.regions import ANYWHERE, Place, Scope, notes_of
+from metaphase.counting.regions import ANYWHERE, Scope, notes_of
+from metaphase.counting.scores import MitoticScore, mitotic_scores
 from metaphase.counting.specimen import (
+    FIELDS,
     CountConfig,
-    DensityMap,
     Specimen,
-    density_map,
-    heterogeneity,
+    counted_config,
+    field_mm2,
+    find_hotspot,
+    grade_of,
     specimen,
     stated_config,
-    stated_floor,
-    tissue_in_circle,
+    stated_share,
 )
-from metaphase.detections.table import ATYPICAL
+from metaphase.counting.spread import DensityMap, cells_of, density_map, heterogeneity
+from metaphase.detections.table import ATYPICAL, OPERATING_POINTS
 from metaphase.images.tissue.finding import TissueMask
 
 # ---- what a reader of a count should know before relying on it ----
 
 MOST_OFF_TISSUE = 0.05
 LEAST_HOTSPOT_TISSUE = 0.5
+ALL_COUNTED = "so all its mitoses are counted and the count may be too low"
+NARROW = "only the area of the tissue is known; where the tissue is narrower than the hotspot"
+GIVE_TISSUE = "give the slide (--slide), or the mask of its tissue"
+OFF_TISSUE = "detections lie off the tissue: is this the mask of this slide?"
 MORE_TISSUE = "use a slide with more tumour if there is one; the count is not scaled up to 2 mm2"
 
 
 def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
     """Warnings about a slide's count, most serious first."""
-    config, found = slide.config, []
-    if slide.is_small:
-        where = "the slide has" if not slide.scope.regions else "the regions of the slide hold"
-        text = (
-            f"{where} {slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a "
-            "hotspot, so all its mitoses are counted and the count may be too low"
-        )
-        found.append(ResultWarning("little-tissue", text, MORE_TISSUE))
-    elif slide.tissue is None and not math.isnan(slide.area_mm2):
-        # Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell.
-        text = (
-            "only the area of the tissue is known; where the tissue is narrower than the hotspot "
-            f"({2e-3 * config.radius_um:.1f} mm), the count is too low"
-        )
-        advice = "give the slide (--slide), or the mask of its tissue"
-        found.append(ResultWarning("only-area", text, advice))
+    config, scope, tissue, small = slide.config, slide.scope, slide.tissue, slide.is_small
     counted = len(slide.mitoses_px)
-    off = int((~slide.tissue.contains(slide.mitoses_px)).sum()) if slide.tissue is not None and counted else 0
-    if off > MOST_OFF_TISSUE * counted:
-        text = f"{off} of {counted} detections lie off the tissue: is this the mask of this slide?"
-        found.append(ResultWarning("off-tissue", text))
-    if slide.scope.regions and (notes := notes_of(slide.scope.regions)):
-        found.append(ResultWarning("regions-mended", notes, "look at their outlines"))
-    empty = hotspot.tissue_mm2 < LEAST_HOTSPOT_TISSUE * counted_config(config, slide.scope).area_mm2
-    if empty and (hotspot.count or slide.scope.place) and not slide.is_small:
-        where = "the hotspot" if slide.scope.place is None else "the chosen place"
-        text = f"{where} holds only {hotspot.tissue_mm2:.2f} mm2 of tissue: its count may be too low"
-        found.append(ResultWarning("hotspot-off-tissue", text, MORE_TISSUE))
-    return tuple(found)
+    off = 0 if tissue is None else int((~tissue.contains(slide.mitoses_px)).sum())
+    area = f"{slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a hotspot"
+    where = "the regions of the slide hold" if scope.regions else "the slide has"
+    width = f"{2e-3 * config.radius_um:.1f} mm"
+    # Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell.
+    only_area = tissue is None and not small and not math.isnan(slide.area_mm2)
+    notes = notes_of(scope.regions)
+    least_mm2 = LEAST_HOTSPOT_TISSUE * counted_config(config, scope).area_mm2
+    empty = not small and hotspot.tissue_mm2 < least_mm2 and bool(hotspot.count or scope.place)
+    spot = f"the {'chosen place' if scope.place else 'hotspot'} holds only {hotspot.tissue_mm2:.2f} mm2"
+    noticed = (
+        (small, "little-tissue", f"{where} {area}, {ALL_COUNTED}", MORE_TISSUE),
+        (only_area, "only-area", f"{NARROW} ({width}), the count is too low", GIVE_TISSUE),
+        (off > MOST_OFF_TISSUE * counted, "off-tissue", f"{off} of {counted} {OFF_TISSUE}", ""),
+        (bool(notes), "regions-mended", notes, "look at their outlines"),
+        (empty, "hotspot-off-tissue", f"{spot} of tissue: its count may be too low", MORE_TISSUE),
+    )
+    return tuple(ResultWarning(*words) for is_so, *words in noticed if is_so)
 
 
 # ---- how many of the figures are true ----
@@ -175,114 +173,6 @@ def likely_figures(
         answers=int(np.isfinite(answer[inside]).sum()),
         site_answers=0 if site is None else site.answers,
     )
-
-
-# ---- scores ----
-
-NOTTINGHAM = {
-    40: (4, 9),
-    41: (4, 9),
-    42: (5, 10),
-    43: (5, 10),
-    44: (5, 11),
-    45: (5, 11),
-    46: (6, 12),
-    47: (6, 12),
-    48: (6, 13),
-    49: (6, 13),
-    50: (7, 14),
-    51: (7, 14),
-    52: (7, 15),
-    53: (8, 16),
-    54: (8, 16),
-    55: (8, 17),
-    56: (8, 17),
-    57: (9, 18),
-    58: (9, 19),
-    59: (9, 19),
-    60: (10, 20),
-    61: (10, 21),
-    62: (11, 22),
-    63: (11, 22),
-    64: (11, 23),
-    65: (12, 24),
-    66: (12, 24),
-    67: (12, 25),
-    68: (13, 26),
-    69: (13, 27),
-}
-"""Most mitotic figures in ten high-power fields of scores 1 and 2, by the field's diameter in hundredths of a
-millimetre: NHSBSP Publication 58 (2005), Pathology reporting of breast disease, and the CAP protocol."""
-FIELDS = 10
-AREA_TOLERANCE = 0.01
-"""Of the counted area: pixels of a tissue mask."""
-
-
-class MitoticScore(Stored):
-    """A score from 1 to 3 by one rule, or a range where the interval spans several."""
-
-    rule: str
-    """By which thresholds."""
-    most: tuple[float, float]
-    """Most figures of scores 1 and 2, in the counted area."""
-    found: int
-    """Score of the figures found."""
-    low: int
-    """Lowest score that the interval allows."""
-    high: int
-    """Highest score that the interval allows."""
-
-    @property
-    def withheld(self) -> bool:
-        """Whether nothing is known: every score is possible."""
-        return self.high - self.low == 2
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def text(self) -> str:
-        """For reading: `2`, `1 to 2`, `withheld`."""
-        if self.withheld:
-            return "withheld"
-        return f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
-
-
-def field_mm2(diameter_mm: float) -> float:
-    """Area of a high-power field."""
-    return math.pi / 4 * diameter_mm**2
-
-
-def counted_config(config: CountConfig, scope: Scope) -> CountConfig:
-    """Settings of the count with the area that is counted: that of ten fields, where these are asked for."""
-    if scope.place is None or scope.place.field_diameter_mm is None:
-        return config
-    diameter = scope.place.field_diameter_mm
-    area_mm2 = FIELDS * field_mm2(diameter)
-    return replace(config, area_mm2=area_mm2, field_diameter_mm=diameter, thetas_given=False)
-
-
-def mitotic_scores(
-    config: CountConfig, count: int, likely: Likely | None, counted_mm2: float
-) -> tuple[MitoticScore, ...]:
-    """The scores of a count by each rule, that in force first: thresholds of one's own, then Nottingham's.
-
-    On less tissue than the rule asks for, there may be as many figures in what is missing.
-    """
-    low_end, high_end = (count, count) if likely is None else likely.interval
-    highest = float(high_end)
-    if counted_mm2 < config.area_mm2 * (1 - AREA_TOLERANCE):
-        highest = max(high_end, 1) * (config.area_mm2 / counted_mm2 if counted_mm2 > 0 else math.inf)
-
-    def scored(rule: str, most: tuple[float, float]) -> MitoticScore:
-        found, low, high = (1 + sum(number > edge for edge in most) for number in (count, low_end, highest))
-        return MitoticScore(rule=rule, most=most, found=found, low=min(found, low), high=max(found, high))
-
-    diameter = config.field_diameter_mm
-    one, two = NOTTINGHAM[round(100 * diameter)]
-    share = config.area_mm2 / (FIELDS * field_mm2(diameter))
-    scores = [scored(f"Nottingham, fields of {diameter:g} mm", (one * share, two * share))]
-    if config.thetas_given:
-        scores.insert(0, scored("theta1 and theta2", (config.theta1, config.theta2)))
-    return tuple(scores)
 
 
 # ---- the count ----
@@ -454,9 +344,10 @@ def count_slide(
     hotspot = find_hotspot(slide)
     inside = in_circle(slide, hotspot)
     count = int((inside & slide.counted).sum())
-    likely = likely_figures(
-        slide, hotspot, site, stated_floor(detections) if kept_from is None else kept_from
-    )
+    if kept_from is None:
+        kept_from = stated_share(detections.attrs.get(OPERATING_POINTS), "search", "floor") or 0.0
+    likely = likely_figures(slide, hotspot, site, kept_from)
+    interval = likely.interval if isinstance(likely, Likely) else None
     counted_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
     open_ = inside & ~slide.counted & np.isnan(slide.answer) & (slide.probability >= (listed or 1.0))
     proliferation = proliferation_score(slide)
@@ -469,12 +360,10 @@ def count_slide(
         to_look_at=int(open_.sum()),
         beneath=(),
         hotspot=hotspot,
-        scores=mitotic_scores(
-            counted_config(config, scope), count, likely if isinstance(likely, Likely) else None, counted_mm2
-        ),
+        scores=mitotic_scores(counted_config(config, scope), count, interval, counted_mm2),
         proliferation=proliferation,
-        grade=int(config.grade_of(proliferation)),
-        heterogeneity=heterogeneity(slide, slide.cells, hotspot),
+        grade=int(grade_of(proliferation, config.theta1, config.theta2)),
+        heterogeneity=heterogeneity(slide, hotspot),
         counted=len(slide.mitoses_px),
         unseen=slide.unseen,
         area_mm2=slide.area_mm2,
@@ -493,61 +382,15 @@ def slide_density(
     scope: Scope = ANYWHERE,
 ) -> DensityMap:
     """Mitoses per mm2 of tissue, smoothed, of detections as `count_slide` takes them."""
-    return density_map(specimen(detections, mpp, tissue, None, config, scope).cells, config.radius_um / 2)
+    slide = specimen(detections, mpp, tissue, None, config, scope)
+    return density_map(cells_of(slide), config.radius_um / 2)
 
 
 def proliferation_score(slide: Specimen) -> float:
     """The percentile of the figures in the circle, over all its positions that hold one."""
     if slide.is_small:
         return float(len(slide.mitoses_px))
-    return float(filled_percentile(slide.counts.reshape(-1, 1), slide.config.percentile)[0])
-
-
-def _most_tissue(mask: Mask, radius: float) -> tuple[float, float]:
-    """Row and column around which most tissue lies; of several such, the nearest to the middle of all."""
-    held = scipy.ndimage.uniform_filter(mask.astype(np.float32), max(1, round(2 * radius)), mode="constant")
-    most = np.argwhere(held >= held.max() - 1e-4)
-    middle = np.argwhere(mask).mean(axis=0)
-    away = np.hypot(*(most - middle).T)
-    row, column = 0.5 + (middle if away.min() < 1 else most[int(away.argmin())])
-    return float(row), float(column)
-
-
-def find_hotspot(slide: Specimen) -> Hotspot:
-    """The busiest circle, anywhere: it may reach beyond the tissue, and says how much tissue it holds.
-
-    Its middle lies in the regions of the scope; the place that a person chose goes before all.
-    """
-    radius_px, tissue, x, y, count = slide.config.radius_um / slide.mpp, slide.tissue, 0.0, 0.0, 0
-    if slide.scope.place is not None:
-        return _chosen(slide, slide.scope.place)
-    within = slide.scope.shape(slide.mpp)
-    if len(slide.mitoses_um):
-        x_um, y_um, count = busiest_circle(slide.mitoses_um, slide.config.radius_um, within)
-        x, y = x_um / slide.mpp, y_um / slide.mpp
-    elif (slide.probability > 0).any():  # nothing counts: where most is listed
-        listed_um = slide.positions[slide.probability > 0] * slide.mpp
-        x_um, y_um, _ = busiest_circle(listed_um, slide.config.radius_um, within)
-        x, y = x_um / slide.mpp, y_um / slide.mpp
-    elif tissue is not None:  # nothing is listed: where most tissue is
-        row, column = _most_tissue(tissue.mask, radius_px / tissue.scale)
-        x, y = tissue.x + column * tissue.scale, tissue.y + row * tissue.scale
-    area_mm2 = slide.config.area_mm2 if tissue is None else tissue_in_circle(tissue, x, y, radius_px)
-    return Hotspot(x=x, y=y, radius_px=radius_px, count=count, tissue_mm2=area_mm2)
-
-
-def _chosen(slide: Specimen, place: Place) -> Hotspot:
-    """What a person chose in place of the busiest circle."""
-    fields = tuple(place.fields_px(slide.mpp))
-    radius_px = 4 * fields[0][2] if fields else slide.config.radius_um / slide.mpp
-    circles = fields or ((place.x, place.y, radius_px),)
-    area_mm2 = counted_config(slide.config, slide.scope).area_mm2
-    if slide.tissue is not None:
-        area_mm2 = sum(tissue_in_circle(slide.tissue, *circle) for circle in circles)
-    elif slide.area_mm2 == 0:
-        area_mm2 = 0.0
-    count = int(held_by(circles, slide.mitoses_px).sum())
-    return Hotspot(x=place.x, y=place.y, radius_px=radius_px, count=count, tissue_mm2=area_mm2, fields=fields)
+    return filled_percentile(slide.counts, slide.config.percentile)
 
 
 # ---- the share of atypical figures, for research ----

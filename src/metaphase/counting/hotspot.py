@@ -1,8 +1,4 @@
-"""Circles over points: exact counts at every position of a lattice, and the busiest circle of all.
-
-A point lies in the circles of a run of neighbouring positions in each row. Only the two ends of every run are
-kept; a cumulative sum along the rows turns them into counts.
-"""
+"""Circles over points: exact counts at every position of a lattice, and the busiest circle of all."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 import shapely
 from pydantic import Field, computed_field
@@ -52,11 +47,6 @@ class Lattice:
         """Position of each row."""
         return (np.arange(self.row, self.row + self.rows, dtype=np.float64) + 0.5) * self.step_um
 
-    @property
-    def positions(self) -> int:
-        """How many positions the window has."""
-        return self.columns * self.rows
-
 
 def lattice_around(points_um: Points, reach_um: float, step_um: float) -> Lattice:
     """The window of all positions within `reach_um` of some point."""
@@ -72,17 +62,12 @@ def lattice_around(points_um: Points, reach_um: float, step_um: float) -> Lattic
     return Lattice(step_um, int(low[0]), int(low[1]), int(columns), int(rows))
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Where the runs of positions start and stop, as indices into rows of `columns + 1` cells."""
+def lattice_counts(points_um: Points, lattice: Lattice, radius_um: float) -> Integers:
+    """How many points lie within `radius_um` of each position, (rows, columns).
 
-    point: npt.NDArray[np.intp]
-    start: npt.NDArray[np.intp]
-    stop: npt.NDArray[np.intp]
-
-
-def runs(points_um: Points, lattice: Lattice, radius_um: float) -> Runs:
-    """For each point and each row, the run of positions not farther than `radius_um` from the point."""
+    In each row, a point lies in the circles of a run of neighbouring positions: only the ends of the runs are
+    noted, and a cumulative sum along the rows turns them into counts.
+    """
     step, reach = lattice.step_um, math.ceil(radius_um / lattice.step_um) + 1
     row = np.floor(points_um[:, 1] / step).astype(np.intp)[:, None] + np.arange(-reach, reach + 1)
     height = (row + 0.5) * step - points_um[:, 1, None]
@@ -92,51 +77,17 @@ def runs(points_um: Points, lattice: Lattice, radius_um: float) -> Runs:
     row -= lattice.row
     met = (np.abs(height) <= radius_um) & (row >= 0) & (row < lattice.rows) & (after > first)
     line = row[met] * (lattice.columns + 1)
-    start, stop = (np.clip(end[met], 0, lattice.columns).astype(np.intp) for end in (first, after))
-    return Runs(np.nonzero(met)[0], line + start, line + stop)
-
-
-def lattice_counts(points_um: Points, lattice: Lattice, radius_um: float) -> Integers:
-    """How many points lie within `radius_um` of each position, (rows, columns)."""
-    found = runs(points_um, lattice, radius_um)
+    start, stop = (line + np.clip(end[met], 0, lattice.columns).astype(np.intp) for end in (first, after))
     cells = lattice.rows * (lattice.columns + 1)
-    ends = np.bincount(found.start, minlength=cells) - np.bincount(found.stop, minlength=cells)
+    ends = np.bincount(start, minlength=cells) - np.bincount(stop, minlength=cells)
     return ends.reshape(lattice.rows, lattice.columns + 1).cumsum(axis=1)[:, :-1]
 
 
-def run_ends(points_um: Points, lattice: Lattice, radius_um: float) -> scipy.sparse.csr_matrix:
-    """The matrix (cells, points) that turns weights of points into ends of runs; see `counts_of_weights`."""
-    found = runs(points_um, lattice, radius_um)
-    signs = np.repeat(np.array([1, -1], np.int32), len(found.point))
-    ends_at = (np.concatenate([found.start, found.stop]), np.tile(found.point, 2))
-    shape = (lattice.rows * (lattice.columns + 1), len(points_um))
-    return scipy.sparse.csr_matrix((signs, ends_at), shape=shape)
-
-
-def counts_of_weights(
-    ends: scipy.sparse.csr_matrix, lattice: Lattice, weights: npt.NDArray[np.int32]
-) -> Integers:
-    """Counts (positions, draws) where points count `weights` (points, draws) times each."""
-    changes = (ends @ weights).reshape(lattice.rows, lattice.columns + 1, -1)
-    counts = np.cumsum(changes, axis=1, out=changes)[:, :-1].reshape(lattice.positions, -1)
-    return np.asarray(counts)
-
-
-def filled_percentile(counts: npt.NDArray[np.integer], percentile: float) -> Floats:
-    """The percentile of the counts above 0 in each column of `counts` (positions, draws), or 0.
-
-    The same as `numpy.percentile` with its linear interpolation, from a histogram: counts are small integers.
-    """
-    draws, levels = counts.shape[1], int(counts.max(initial=0)) + 1
-    offset = np.arange(draws, dtype=np.int64) * levels
-    histogram = np.bincount((counts + offset).ravel(), minlength=draws * levels).reshape(draws, levels)
-    histogram[:, 0] = 0
-    upto = histogram.cumsum(axis=1)
-    rank = percentile / 100 * np.maximum(upto[:, -1] - 1, 0)
-    low, high = (  # the values of these ranks, 0 the lowest
-        (upto <= end[:, None]).sum(axis=1).astype(np.float64) for end in (np.floor(rank), np.ceil(rank))
-    )
-    return np.where(upto[:, -1] > 0, low + (high - low) * (rank - np.floor(rank)), 0.0)
+def filled_percentile(counts: Integers, percentile: float) -> float:
+    """The percentile of the counts above 0, interpolated linearly; 0 where no count is."""
+    filled = np.sort(counts[counts > 0])
+    rank = percentile / 100 * (len(filled) - 1)
+    return float(np.interp(rank, np.arange(len(filled)), filled)) if len(filled) else 0.0
 
 
 # ---- the busiest circle of all ----

@@ -20,7 +20,7 @@ from metaphase.analysis.record import SlideResult, load_results
 from metaphase.base.arrays import Floats
 from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.tables import TableError, as_text, named, read_table, require_columns, write_table
-from metaphase.counting.clinical import SURE, find_hotspot, in_circle
+from metaphase.counting.clinical import SURE, in_circle
 from metaphase.counting.likely import (
     ObserverError,
     by_shape,
@@ -38,7 +38,7 @@ from metaphase.counting.sites import (
     precision_by_design,
     strata,
 )
-from metaphase.counting.specimen import CountConfig, at_point, specimen
+from metaphase.counting.specimen import CountConfig, at_point, find_hotspot, specimen
 from metaphase.detections.table import CANDIDATES
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (

@@ -16,7 +16,7 @@ from metaphase.analysis.review import reviewed_result, runner_up
 from metaphase.base.errors import MetaphaseError
 from metaphase.base.later import pandas as pd
 from metaphase.counting.clinical import SlideCount
-from metaphase.counting.specimen import DensityMap
+from metaphase.counting.spread import DensityMap
 from metaphase.labels.observers.positions import (
     Mark,
     Reviewed,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.files import write_text
 from metaphase.counting.clinical import count_text
-from metaphase.counting.specimen import edge_bands
+from metaphase.counting.spread import edge_bands
 from metaphase.reports.pages import render, sentence
 from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of

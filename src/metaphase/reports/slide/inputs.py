@@ -22,7 +22,7 @@ from metaphase.slides.contract import Slide
 if TYPE_CHECKING:
     from metaphase.counting.clinical import AtypicalShare, SlideCount
     from metaphase.counting.hotspot import Hotspot
-    from metaphase.counting.specimen import DensityMap
+    from metaphase.counting.spread import DensityMap
 
 # ---- what a report is made from ----
 

@@ -19,7 +19,7 @@ from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_square
 
 if TYPE_CHECKING:
-    from metaphase.counting.specimen import DensityMap
+    from metaphase.counting.spread import DensityMap
 
 # ---- the whole slide ----
 
