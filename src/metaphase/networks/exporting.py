@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from metaphase.base.arrays import RGB, Floats, Floats32
+from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.networks.architectures import LOST_PX, InvertedBlock, ResidualBlock, Subcells
@@ -50,6 +51,8 @@ SUMMED_STEPS = 63
 INT32 = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 SUBCELLS = 2
 """Outputs a side of a cell."""
+FLOAT = 1
+"""ONNX's number of float32."""
 WINDOW_PX, WINDOWS_EACH, SIGMA = 321, 12, 1.75
 """Squares by which 8 bits are measured, for each laboratory, and the smoothing of their logits in outputs."""
 UNSURE, LEAST_ERROR = 2.2, 0.05
@@ -121,7 +124,7 @@ def detector_graph(network: nn.Sequential, card: ModelCard, ranges: Ranges = ())
 
     With the ranges of its feature maps it computes in 8 bits.
     """
-    return _built(network, ranges).written(card, (PROBABILITY, LOGIT))
+    return _detector(network, ranges).written(card, (PROBABILITY, LOGIT))
 
 
 def measured_eight_bits(
@@ -170,148 +173,187 @@ def _windows(pictures: Pictures) -> list[RGB]:
 
 def measured_ranges(network: nn.Sequential, card: ModelCard, windows: Iterable[RGB]) -> Ranges:
     """Lowest and highest value of each feature map on some pictures of tissue."""
-    graph = _built(network, ())
+    graph = _detector(network, ())
     run = own_graph(graph.written(card, graph.maps), graph.maps)
     found = [[(one.min(), one.max()) for one in run(window[None])] for window in windows]
     lowest, highest = np.min(found, 0)[:, 0], np.max(found, 0)[:, 1]
     return tuple((float(low), float(high)) for low, high in zip(lowest, highest, strict=True))
 
 
-def _built(network: nn.Sequential, ranges: Ranges) -> Graph:
+def _detector(network: nn.Sequential, ranges: Ranges) -> Graph:
     graph = Graph(ranges)
-    graph.network(network, PIXELS, output=LOGIT)
-    graph.add("Sigmoid", LOGIT, output=PROBABILITY)
+    logits = graph.network(network, graph.pixels, output=LOGIT)
+    graph.add("Sigmoid", logits, output=PROBABILITY)
     return graph
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What a node of a graph gives, by its name; arithmetic adds nodes.
+
+    Floats become float32, whole numbers int64; numbers of NumPy keep their type.
+    """
+
+    graph: Graph
+    name: str
+
+    def __add__(self, other: Operand) -> Value:
+        return self.graph.add("Add", self, other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.graph.add("Sub", self, other)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.graph.add("Mul", self, other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.graph.add("Div", self, other)
+
+    def __mod__(self, other: Operand) -> Value:
+        return self.graph.add("Mod", self, other)
+
+    def __gt__(self, other: Operand) -> Value:
+        return self.graph.add("Greater", self, other)
+
+    def __ge__(self, other: Operand) -> Value:
+        return self.graph.add("GreaterOrEqual", self, other)
+
+    def __and__(self, other: Value) -> Value:
+        return self.graph.add("And", self, other)
+
+    def __invert__(self) -> Value:
+        return self.graph.add("Not", self)
+
+    def cut(self, axis: int, first: int, last: int) -> Value:
+        """What lies from `first` to before `last` along an axis."""
+        return self.graph.add("Slice", self, [first], [last], [axis])
+
+    def cast(self, kind: int) -> Value:
+        """The same numbers in another of ONNX's types."""
+        return self.graph.add("Cast", self, to=kind)
+
+
+Operand = Value | npt.ArrayLike
 
 
 class Graph:
     """Nodes and constants as they are added; with ranges, feature maps are rounded to 8 bits."""
 
-    def __init__(self, ranges: Ranges) -> None:
+    def __init__(self, ranges: Ranges = ()) -> None:
         self._ranges = iter(ranges)
         self._rounds = bool(ranges)
-        self._nodes: list[tuple[str, Sequence[str], str, Mapping[str, Setting]]] = []
+        self._nodes: list[tuple[str, list[str], str, Mapping[str, Setting]]] = []
         self._constants: dict[str, npt.NDArray[np.generic]] = {}
-        self._steps: dict[str, tuple[float, int]] = {}
+        self._steps: dict[Value, tuple[float, int]] = {}
+        self.pixels = Value(self, PIXELS)
         self.maps: list[str] = []
         """Feature maps that have a range each."""
 
-    def add(self, operation: str, *inputs: str, output: str = "", **settings: Setting) -> str:
-        """The name of what an operation gives."""
+    def add(self, operation: str, *inputs: Operand, output: str = "", **settings: Setting) -> Value:
+        """What an operation gives."""
+        names = [value.name if isinstance(value, Value) else self.constant(value) for value in inputs]
         output = output or f"{operation.lower()}_{len(self._nodes)}"
-        self._nodes.append((operation, inputs, output, settings))
-        return output
+        self._nodes.append((operation, names, output, settings))
+        return Value(self, output)
 
-    def constant(self, value: npt.ArrayLike, numbers: npt.DTypeLike | None = None) -> str:
+    def constant(self, value: npt.ArrayLike) -> str:
         """The name of a constant."""
         name = f"constant_{len(self._constants)}"
-        self._constants[name] = np.array(value, numbers)
+        self._constants[name] = np.array(value, np.float32 if type(value) is float else None)
         return name
 
-    def network(self, network: nn.Sequential, pixels: str, output: str = "") -> str:
+    def network(self, network: nn.Sequential, pixels: Value, output: str = "") -> Value:
         """Logits (tiles, rows, columns) of a network about uint8 pixels (tiles, height, width, 3)."""
         *body, head = fold_logits(network)
-        assert isinstance(head, nn.Conv2d)
-        values = self.convolution(self.modules(self._planes(pixels), body), head)
+        values = self._convolution(self._modules(self._planes(pixels), body), head)
         if isinstance(network[-1], Subcells):
             values = self.add("DepthToSpace", values, blocksize=SUBCELLS, mode="CRD")
-            values = self._cropped(values, pixels)
-        return self.add("Squeeze", values, self.constant([1]), output=output)
+            values = self._without_outputs_beyond(values, pixels)
+        return self.add("Squeeze", values, [1], output=output)
 
-    def _planes(self, pixels: str) -> str:
+    def _planes(self, pixels: Value) -> Value:
         """Pixels as (tiles, 3, height, width)."""
         pixels = self.add("Transpose", pixels, perm=(0, 3, 1, 2))
-        return self._back(pixels, 1.0, 0) if self._rounds else self.add("Cast", pixels, to=1)
+        return self._dequantized(pixels, 1.0, 0) if self._rounds else pixels.cast(FLOAT)
 
-    def _map(self, values: str) -> str:
+    def _map(self, values: Value) -> Value:
         """A feature map, in 8 bits where ranges are known."""
-        self.maps.append(values)
+        self.maps.append(values.name)
         if not self._rounds:
             return values
         low, high = next(self._ranges)
         low, high = min(low, 0.0), max(high, 1e-6)
         step = (high - low) / 255
-        return self._rounded(values, step, round(-low / step))
+        return self._quantized(values, step, round(-low / step))
 
-    def _rounded(self, values: str, step: float, zero: int) -> str:
-        constants = self._step(step, zero)
-        return self._back(self.add("QuantizeLinear", values, *constants), step, zero)
+    def _quantized(self, values: Value, step: float, zero: int) -> Value:
+        return self._dequantized(
+            self.add("QuantizeLinear", values, np.float32(step), np.uint8(zero)), step, zero
+        )
 
-    def _back(self, rounded: str, step: float, zero: int) -> str:
-        name = self.add("DequantizeLinear", rounded, *self._step(step, zero))
-        self._steps[name] = step, zero
-        return name
+    def _dequantized(self, rounded: Value, step: float, zero: int) -> Value:
+        values = self.add("DequantizeLinear", rounded, np.float32(step), np.uint8(zero))
+        self._steps[values] = step, zero
+        return values
 
-    def _step(self, step: float, zero: int) -> tuple[str, str]:
-        return self.constant(step, np.float32), self.constant(zero, np.uint8)
-
-    def modules(self, values: str, layers: Sequence[nn.Module]) -> str:
+    def _modules(self, values: Value, layers: Sequence[nn.Module]) -> Value:
         """Folded layers, one after the other."""
         for layer, following in zip(layers, [*layers[1:], None], strict=True):
             if isinstance(layer, nn.Conv2d):
-                values = self.convolution(values, layer)
+                values = self._convolution(values, layer)
                 if not isinstance(following, nn.ReLU6):
                     values = self._map(values)
             elif isinstance(layer, nn.LeakyReLU):
                 values = self._leaky(values, layer.negative_slope)
             elif isinstance(layer, nn.ReLU6):
-                limits = (self.constant(limit, np.float32) for limit in (0, 6))
-                values = self._map(self.add("Clip", values, *limits))
+                values = self._map(self.add("Clip", values, 0.0, 6.0))
             elif isinstance(layer, nn.ZeroPad2d):
                 left, right, top, bottom = layer.padding
-                values = self._cut(values, (-top, -left), (bottom, right))
+                values = self._cropped(values, (-top, -left), (bottom, right))
             elif isinstance(layer, ResidualBlock):
-                inner = self.modules(values, [layer.first, nn.LeakyReLU(layer.slope), layer.second])
-                beside = self._cut(values, (LOST_PX, LOST_PX), (-LOST_PX, -LOST_PX))
+                inner = self._modules(values, [layer.first, nn.LeakyReLU(layer.slope), layer.second])
+                beside = self._cropped(values, (LOST_PX, LOST_PX), (-LOST_PX, -LOST_PX))
                 if isinstance(layer.shortcut, nn.Conv2d):
-                    beside = self.modules(beside, [layer.shortcut])
-                values = self._leaky(self._map(self.add("Add", inner, beside)), layer.slope)
+                    beside = self._modules(beside, [layer.shortcut])
+                values = self._leaky(self._map(inner + beside), layer.slope)
             elif isinstance(layer, InvertedBlock):
-                inner, lost = self.modules(values, layer.steps()), layer.lost_px
+                inner, lost = self._modules(values, layer.steps()), layer.lost_px
                 if lost:
-                    beside = self._cut(values, (lost, lost), (-lost, -lost))
-                    inner = self._map(self.add("Add", inner, beside))
+                    inner = self._map(inner + self._cropped(values, (lost, lost), (-lost, -lost)))
                 values = inner
             else:
                 raise TypeError(f"no ONNX for {type(layer).__name__}")
         return values
 
-    def convolution(self, values: str, conv: nn.Conv2d) -> str:
+    def _convolution(self, values: Value, conv: nn.Module) -> Value:
         """In float32, or with weights of 8 bits, a step for each filter, where its input has such."""
+        assert isinstance(conv, nn.Conv2d)
         weight = conv.weight.detach().double().cpu().numpy()
         bias = np.zeros(len(weight)) if conv.bias is None else conv.bias.detach().double().cpu().numpy()
-        step, _ = self._steps.get(values, (0.0, 0))
-        if step:
+        given: list[Operand] = [weight.astype(np.float32), bias.astype(np.float32)]
+        if values in self._steps:
+            step, _ = self._steps[values]
             largest = np.abs(weight).max((1, 2, 3))
             steps = np.where(largest > 0, largest, 1.0) / (SUMMED_STEPS if conv.groups == 1 else 127)
             rounded = np.rint(weight / steps[:, None, None, None]).astype(np.int8)
             whole = np.rint(bias / steps / step).clip(*INT32).astype(np.int32)
-            given = [self._filters(rounded, steps), self._filters(whole, steps * step)]
-        else:
-            given = [self.constant(each, np.float32) for each in (weight, bias)]
+            pairs = (rounded, steps), (whole, steps * step)
+            given = [self.add("DequantizeLinear", each, by.astype(np.float32), axis=0) for each, by in pairs]
         return self.add("Conv", values, *given, strides=conv.stride, group=conv.groups)
 
-    def _filters(self, rounded: npt.NDArray[np.integer], steps: Floats) -> str:
-        """Constants of whole numbers, each filter with its step."""
-        constants = self.constant(rounded), self.constant(steps, np.float32)
-        return self.add("DequantizeLinear", *constants, axis=0)
-
-    def _leaky(self, values: str, slope: float) -> str:
+    def _leaky(self, values: Value, slope: float) -> Value:
         return self._map(self.add("LeakyRelu", values, alpha=float(slope)))
 
-    def _cut(self, values: str, first: tuple[int, int], last: tuple[int, int]) -> str:
+    def _cropped(self, values: Value, first: tuple[int, int], last: tuple[int, int]) -> Value:
         """Rows and columns from `first` to `last`."""
-        edges = map(self.constant, (first, last, (2, 3)))
-        cut = self.add("Slice", values, *edges)
-        return self._rounded(cut, *self._steps[values]) if values in self._steps else cut
+        cropped = self.add("Slice", values, first, last, (2, 3))
+        return self._quantized(cropped, *self._steps[values]) if values in self._steps else cropped
 
-    def _cropped(self, values: str, pixels: str) -> str:
+    def _without_outputs_beyond(self, values: Value, pixels: Value) -> Value:
         """Without the outputs of a last cell that see beyond the image."""
-        shape = self.add("Slice", self.add("Shape", pixels), self.constant([1]), self.constant([3]))
-        first = self.add("Sub", shape, self.constant([RECEPTIVE_PX]))
-        sides = self.add("Div", first, self.constant([OUTPUT_STRIDE_PX]))
-        ends = self.add("Add", sides, self.constant([1]))
-        return self.add("Slice", values, self.constant([0, 0]), ends, self.constant([2, 3]))
+        shape = self.add("Slice", self.add("Shape", pixels), [1], [3])
+        ends = (shape - [RECEPTIVE_PX]) / [OUTPUT_STRIDE_PX] + [1]
+        return self.add("Slice", values, [0, 0], ends, [2, 3])
 
     def written(
         self, card: ModelCard, outputs: Sequence[str], shape: Sequence[str] = ("tiles", "rows", "columns")

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cached_property, partial
+from functools import partial
 from mmap import mmap
 from typing import Any, TypeVar
 
@@ -86,10 +86,30 @@ class Engine(TileEngine):
             self.arithmetic = " and ".join(dict.fromkeys(words for _, words in prepared))
             if self.device.type == "mps":
                 self._compare_with_cpu([*networks, *([] if second is None else [second.network])])
-        self._has_cells = any(
-            isinstance(one, nn.Sequential) and isinstance(one[-1], Subcells) for one in self.networks
+        self._lay_tiles()
+
+    def _lay_tiles(self) -> None:
+        """Say how tiles have to be cut, and how many are computed at once.
+
+        Large batches leave the processor time for decoding: starting kernels and decoding share one lock.
+        """
+        on_cpu, on_gpu = self.device.type == "cpu", self.device.type == "cuda"
+        tile_outputs = CPU_TILE_OUTPUTS if on_cpu else GPU_OUTPUTS * GPU_TILE_BLOCKS
+        self.tile_px = OUTPUT_STRIDE_PX * (tile_outputs - 2 * BORDER)  # whole blocks with a border of one
+        self.windows_px = windows_px(self.device)
+        answers_by_cells = any(
+            isinstance(network, nn.Sequential) and isinstance(network[-1], Subcells)
+            for network in self.networks
         )
-        self._classifier = next((one for one in self._detectors if isinstance(one, PatchNetwork)), None)
+        self.step_px = CELL_PX if answers_by_cells else OUTPUT_STRIDE_PX
+        self._classifier = next(
+            (detector for detector in self._detectors if isinstance(detector, PatchNetwork)), None
+        )
+        if self._classifier is not None:
+            self.step_px, self.margin = self._classifier.stride_px, self._classifier.margin
+        free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else 0
+        suits = int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
+        self.batch = 1 if on_cpu else self.config.batch or suits
 
     def _prepared(self, network: nn.Module) -> tuple[PreparedNetwork, str]:
         """A network in the form that runs fastest here, and the arithmetic in words."""
@@ -150,46 +170,6 @@ class Engine(TileEngine):
         """Makes the engine's GPU the current one, as kernels and events expect."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    @property
-    def step_px(self) -> int:
-        """Tiles whose sides are multiples of this join without a seam: an output, or a cell of outputs."""
-        if self._classifier is not None:
-            return self._classifier.stride_px
-        return CELL_PX if self._has_cells else OUTPUT_STRIDE_PX
-
-    @property
-    def margin(self) -> int:
-        """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        return super().margin if self._classifier is None else self._classifier.margin
-
-    @property
-    def windows_px(self) -> int:
-        """Pixels of windows that networks see at once."""
-        return windows_px(self.device)
-
-    @property
-    def tile_outputs(self) -> int:
-        """Outputs a side of the tiles that run fastest."""
-        return CPU_TILE_OUTPUTS if self.device.type == "cpu" else GPU_OUTPUTS * GPU_TILE_BLOCKS
-
-    @property
-    def tile_px(self) -> int:
-        """Side of a tile's core that runs fastest: its outputs and a border of one fill whole blocks."""
-        return OUTPUT_STRIDE_PX * (self.tile_outputs - 2 * BORDER)
-
-    @cached_property
-    def batch(self) -> int:
-        """Tiles computed at once: one on the CPU, on a GPU as many as asked for or as suit its free memory.
-
-        Large batches leave the processor time for decoding: starting kernels and decoding share one lock.
-        """
-        if self.device.type == "cpu":
-            return 1
-        if self.config.batch is not None:
-            return self.config.batch
-        free = torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
-        return int(np.clip(free * BATCH_SHARE / (TILE_BYTES * len(self._detectors)), 1, MAX_BATCH))
-
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Tensor]]:
         """Batches whose pixels are tensors; for a GPU they are sent ahead, beside its work."""
         if self.device.type != "cuda":
@@ -237,21 +217,17 @@ class Engine(TileEngine):
                 image = tiles.to(self.device, non_blocking=True)
                 return self._combined([detector.logits(image) for detector in self._detectors])
         except torch.OutOfMemoryError as error:
-            return self._halved(tiles, error)
+            if len(tiles) == 1:
+                raise DeviceError(
+                    f"the device {self.device} has too little memory for one tile",
+                    next_step="close other programs on it, or use --device cpu",
+                ) from error
+            torch.cuda.empty_cache()
+            return torch.cat([self.logits(half) for half in tiles.split((len(tiles) + 1) // 2)])
         except RuntimeError as error:
             if self.device.type == "cpu":
                 raise
             raise _failed(self.device, error) from error
-
-    def _halved(self, tiles: Tensor, error: Exception) -> Tensor:
-        if len(tiles) == 1:
-            raise DeviceError(
-                f"the device {self.device} has too little memory for one tile",
-                next_step="close other programs on it, or use --device cpu",
-            ) from error
-        torch.cuda.empty_cache()
-        middle = len(tiles) // 2
-        return torch.cat([self.logits(tiles[:middle]), self.logits(tiles[middle:])])
 
 
 class StartedBatch(StartedTiles):

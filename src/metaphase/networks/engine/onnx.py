@@ -93,7 +93,7 @@ def load_onnx(path: str | Path) -> tuple[OnnxNetwork, ModelCard]:
         quick = Quick(beside, card.eight_bits.error)
     with parsing(path, "not a graph that runs", next_step="export the model again", error=ModelError):
         for graph in (data, b"" if quick is None else quick.data):
-            _refuse_programs(memoryview(graph))
+            _refuse_programs(graph)
     return OnnxNetwork(path, data, card.graph_sha256, quick), card
 
 
@@ -101,45 +101,23 @@ _GRAPH, _FUNCTIONS, _NODE, _ATTRIBUTE, _SUBGRAPHS = 7, 25, 1, 5, (6, 11)
 """Fields of ONNX's messages: of a model, of its graph, of a node, and of its attribute."""
 
 
-def _refuse_programs(model: memoryview) -> None:
+def _refuse_programs(model: bytes) -> None:
     """Refuse loops and branches, which are nodes with graphs inside, and functions: they may never end."""
-    if any(field == _FUNCTIONS for field, _ in _fields(model)):
+    if list(_fields([model], _FUNCTIONS)):
         raise ValueError("it has functions of its own, and only plain operators are run")
-    for node in _inside(_inside([model], _GRAPH), _NODE):
-        if any(field in _SUBGRAPHS for one in _inside([node], _ATTRIBUTE) for field, _ in _fields(one)):
-            raise ValueError("it has a loop or a branch, and only plain operators are run")
+    nodes = _fields(_fields([model], _GRAPH), _NODE)
+    if list(_fields(_fields(nodes, _ATTRIBUTE), *_SUBGRAPHS)):
+        raise ValueError("it has a loop or a branch, and only plain operators are run")
 
 
-def _inside(messages: Iterable[memoryview], wanted: int) -> Iterator[memoryview]:
-    return (content for one in messages for field, content in _fields(one) if field == wanted)
+def _fields(messages: Iterable[bytes], *numbers: int) -> Iterator[bytes]:
+    """Contents of some fields of messages of protocol buffers."""
+    from google.protobuf.empty_pb2 import Empty  # a dependency of ONNX Runtime
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Fields of a message of protocol buffers with their content; whatever is none is some error."""
-    at = 0
-    while at < len(message):
-        key, at = _number(message, at)
-        field, kind = divmod(key, 8)
-        size = {0: 0, 1: 8, 2: 0, 5: 4}[kind]
-        if kind == 2:
-            size, at = _number(message, at)
-        elif kind == 0:
-            _, at = _number(message, at)
-        if at + size > len(message):
-            raise ValueError("it ends within a field")
-        yield field, message[at : at + size]
-        at += size
-
-
-def _number(message: memoryview, at: int) -> tuple[int, int]:
-    """A whole number, and where the next thing begins."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = message[at + shift // 7]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            break
-    return value, at + shift // 7 + 1
+    for message in messages:
+        fields = UnknownFieldSet(Empty.FromString(message))
+        yield from (field.data for field in fields if field.field_number in numbers)
 
 
 def onnx_device(device: str | None) -> str:
@@ -191,8 +169,7 @@ class OnnxEngine(TileEngine):
     """Applies exported detectors to tiles."""
 
     smoothed, collect = staticmethod(smoothed), staticmethod(collect)
-    step_px = STEP_PX
-    windows_px = WINDOWS_PX
+    step_px, windows_px = STEP_PX, WINDOWS_PX
     quick: tuple[Any, Any] | None = None
     """Sessions of both networks in 8 bits."""
 
@@ -212,6 +189,10 @@ class OnnxEngine(TileEngine):
             if self.config.precision != "float32" and self.device == "cpu" and len(networks) == 1:
                 self._make_quick(networks[0], second)
         self.arithmetic = "float32 (ONNX Runtime)" if self.quick is None else QUICK_WORDS
+        self.tile_px = OUTPUT_STRIDE_PX * (
+            (TILE_OUTPUTS if self.quick is None else QUICK_OUTPUTS) - 2 * BORDER
+        )
+        self.batch = 1 if self.device == "cpu" else self.config.batch or 1
 
     def _make_quick(self, first: OnnxNetwork, second: Second[OnnxNetwork]) -> None:
         """Search in 8 bits from now on, where both networks have such a form and it is right on this machine.
@@ -258,16 +239,6 @@ class OnnxEngine(TileEngine):
             if found != [[PIXELS], [PROBABILITY, LOGIT]]:
                 raise ValueError(f"its inputs and outputs are {found}")
         return session
-
-    @property
-    def tile_px(self) -> int:
-        """Side of a tile's core that runs fastest."""
-        return OUTPUT_STRIDE_PX * ((TILE_OUTPUTS if self.quick is None else QUICK_OUTPUTS) - 2 * BORDER)
-
-    @property
-    def batch(self) -> int:
-        """How many tiles are computed at once."""
-        return 1 if self.device == "cpu" else self.config.batch or 1
 
     def logits(self, tiles: Pixels) -> Floats32:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""

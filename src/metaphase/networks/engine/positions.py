@@ -55,6 +55,13 @@ def smoothing_reach(sigma: float) -> int:
     return math.ceil(3 * sigma)
 
 
+def smoothing_weights(sigma: float) -> Floats:
+    """Weights of a Gaussian over the outputs that smoothing takes into account; their sum is 1."""
+    reach = smoothing_reach(sigma)
+    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
+    return np.asarray(weights / weights.sum())
+
+
 def smoothed(logits: Floats32, sigma: float) -> Floats32:
     """Logits of the mean probability around each position of (maps, rows, columns), by a Gaussian of `sigma`.
 
@@ -64,8 +71,7 @@ def smoothed(logits: Floats32, sigma: float) -> Floats32:
     reach = smoothing_reach(sigma)
     if reach == 0:
         return logits
-    weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
-    weights /= weights.sum()
+    weights = smoothing_weights(sigma)
     tiny = np.finfo(np.float32).tiny
     yes, no = (
         np.log(np.maximum(_averaged(scipy.special.expit(side), weights, reach), tiny))

@@ -34,6 +34,14 @@ class TileEngine(ABC):
     """Where it computes."""
     arithmetic: str
     """How, in words."""
+    step_px: int
+    """Tiles whose sides are multiples of this join without a seam."""
+    tile_px: int
+    """Side of a tile's core that runs fastest."""
+    windows_px: int
+    """Pixels of windows that networks see at once."""
+    batch: int
+    """How many tiles are computed at once."""
     second: Second[Any] | None = None
     """With its network as it is computed; None, too, where it sees everything as the others do."""
 
@@ -53,26 +61,8 @@ class TileEngine(ABC):
         self.everywhere = second is not None and self.config.exhaustive
         """Whether the second network sees everything, too."""
         self.networks = [*networks, second.network] if second is not None and self.everywhere else networks
-
-    @property
-    @abstractmethod
-    def step_px(self) -> int:
-        """Tiles whose sides are multiples of this join without a seam."""
-
-    @property
-    @abstractmethod
-    def tile_px(self) -> int:
-        """Side of a tile's core that runs fastest."""
-
-    @property
-    @abstractmethod
-    def windows_px(self) -> int:
-        """Pixels of windows that networks see at once."""
-
-    @property
-    @abstractmethod
-    def batch(self) -> int:
-        """How many tiles are computed at once."""
+        self.margin = 0 if second is None or self.everywhere else MARGIN
+        """Outputs that tiles need at each side beyond what their maxima are compared with."""
 
     @abstractmethod
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
@@ -81,11 +71,6 @@ class TileEngine(ABC):
     @abstractmethod
     def started(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
         """Tiles sent on their way, smoothed by `sigma` outputs."""
-
-    @property
-    def margin(self) -> int:
-        """Outputs that tiles need at each side beyond what their maxima are compared with."""
-        return 0 if self.second is None else MARGIN
 
     def probability_map(self, tile: RGB) -> Floats32:
         """Probabilities (rows, columns) of a uint8 tile (height, width, 3) of 97 px or more a side."""
