@@ -41,16 +41,16 @@ from metaphase.learn.sources import image_sources, read_cohort
 from metaphase.networks.cards import ModelCard
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.exporting import GraphNetwork
-from metaphase.networks.training.dense import (
+from metaphase.networks.training.answers import (
     FLOOR,
     TEACHER_SMOOTH_UM,
-    Teacher,
     all_maps,
     final_logits,
     maxima,
     pair_found,
 )
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, ImageSource, LabelledImage, read_images
+from metaphase.networks.training.teachers import Teacher
 
 RADIUS_UM, SUPPRESS_UM, MEMORY_GB = 7.5, 15.0, 16.0
 LABORATORIES = {

@@ -58,18 +58,11 @@ from metaphase.networks.cards import (
 )
 from metaphase.networks.checkpoints import choose_device, load_model, save_model
 from metaphase.networks.exporting import GraphNetwork, measured_eight_bits
+from metaphase.networks.training.answers import all_maps, final_logits, pair_found
 from metaphase.networks.training.atypical import FOLDS, atypical_figures, learnt_figures
-from metaphase.networks.training.dense import (
-    DenseTraining,
-    Lesson,
-    Teacher,
-    all_maps,
-    final_logits,
-    pair_found,
-    published_weights,
-    with_published,
-)
+from metaphase.networks.training.dense import DenseTraining, Lesson
 from metaphase.networks.training.images import MPP, LabelledImage, by_laboratory, read_images
+from metaphase.networks.training.teachers import Teacher, published_weights, with_published
 from metaphase.networks.training.windows import Flat, ViewConfig, Views, WindowSampler, sample
 
 IMAGES, FOUND, MODEL = "images.csv", "found", "model"

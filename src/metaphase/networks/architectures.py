@@ -55,16 +55,19 @@ class ResidualBlock(nn.Module):
 class InvertedBlock(nn.Module):
     """Widen, filter each channel by itself, narrow; beside a shortcut where the block changes no size.
 
-    Submodules have the names of the published weights.
+    Submodules have the names of the published weights. What is seen is padded in teachers only.
     """
 
     NORMALISED = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
     """Convolutions, and what normalises each."""
 
-    def __init__(self, channels: int, inner: int, filters: int, size: int, stride: int) -> None:
+    def __init__(
+        self, channels: int, inner: int, filters: int, size: int, stride: int, padding: int = 0
+    ) -> None:
         super().__init__()
         self.shape = channels, inner, filters, size, stride
-        self.lost_px = size // 2 if stride == 1 and channels == filters else 0
+        self.has_shortcut = stride == 1 and channels == filters
+        self.lost_px = size // 2 - padding if self.has_shortcut else 0
         """Taken from each side of the shortcut; 0 where there is none."""
         self._expand_conv: nn.Module = nn.Identity()
         self._bn0: nn.Module = nn.Identity()
@@ -73,7 +76,7 @@ class InvertedBlock(nn.Module):
             self._expand_conv = nn.Conv2d(channels, inner, 1, bias=False)
             self._bn0 = nn.BatchNorm2d(inner, EFFICIENT_EPSILON)
             self.widened = nn.ReLU6(inplace=True)
-        self._depthwise_conv = nn.Conv2d(inner, inner, size, stride, groups=inner, bias=False)
+        self._depthwise_conv = nn.Conv2d(inner, inner, size, stride, padding, groups=inner, bias=False)
         self._bn1: nn.Module = nn.BatchNorm2d(inner, EFFICIENT_EPSILON)
         self.filtered = nn.ReLU6(inplace=True)
         self._project_conv = nn.Conv2d(inner, filters, 1, bias=False)
@@ -98,8 +101,8 @@ class InvertedBlock(nn.Module):
         inner = features
         for step in self.steps():
             inner = step(inner)
-        lost = slice(self.lost_px, -self.lost_px)
-        return inner + features[:, :, lost, lost] if self.lost_px else inner
+        lost = slice(self.lost_px, -self.lost_px or None)
+        return inner + features[:, :, lost, lost] if self.has_shortcut else inner
 
 
 def folded_block(block: ResidualBlock | InvertedBlock) -> nn.Module:

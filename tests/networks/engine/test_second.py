@@ -39,7 +39,7 @@ from metaphase.networks.engine.second import (
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 from metaphase.networks.engine.streaming import Detections, as_detections, find_detections, plan_detection
 from metaphase.networks.exporting import export_model, measured_eight_bits, measured_ranges
-from metaphase.networks.training.dense import final_logits
+from metaphase.networks.training.answers import final_logits
 from metaphase.slides.arrays import ArraySlide
 from tests.networks.engine.networks_made import (
     GAMMA,

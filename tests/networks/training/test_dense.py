@@ -15,25 +15,24 @@ from scipy.special import expit
 from torch import nn
 
 from metaphase.base.arrays import Points
-from metaphase.base.errors import TrainingError
+from metaphase.base.errors import ModelError, TrainingError
+from metaphase.base.provenance import account_of
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import NetworkSpec
-from metaphase.networks.training import dense, images
-from metaphase.networks.training.dense import (
-    DenseTraining,
-    Lesson,
-    Teacher,
+from metaphase.networks.training import images
+from metaphase.networks.training.answers import (
     errors_of,
     image_maps,
+    middle_cells,
     pair_found,
-    published_weights,
     teachers_answer,
-    with_published,
 )
+from metaphase.networks.training.dense import DenseTraining, Lesson
 from metaphase.networks.training.images import ImageSource, LabelledImage, read_images
+from metaphase.networks.training.teachers import Teacher, published_weights, with_published
 from metaphase.networks.training.windows import (
     ANY,
     NO,
@@ -250,7 +249,7 @@ def test_published_weights_begin_teacher_and_student(tmp_path: Path) -> None:
     student = with_published(build_network(NetworkSpec("lite", 1.0, "batch")), read)
     assert torch.equal(student[1].weight, weights["_conv_stem.weight"])
     (tmp_path / "no.pth").write_bytes(b"no weights")
-    with pytest.raises(dense.ModelError, match="EfficientNet-Lite"):
+    with pytest.raises(ModelError, match="EfficientNet-Lite"):
         published_weights(tmp_path / "no.pth")
 
 
@@ -267,7 +266,7 @@ def training(folder: Path, steps: int, teachers: tuple[nn.Module, ...] = (), **m
         Lesson(steps, **more),
         teachers,
         folder,
-        {"stage": "x", "schema": [1], "ingredients": {}},
+        account_of([steps, VIEW, 0.5]),
         0.0,
     )
 
@@ -325,7 +324,7 @@ def test_students_follow_their_teachers_and_labels_where_these_are_certain(tmp_p
     wanted, counts = run._wanted(batch)
     run.views.close()
     rows = wanted.shape[1]
-    cells = dense._middle(batch.cells, rows)
+    cells = middle_cells(batch.cells, rows)
     assert bool((wanted[cells == YES] == 1).all()), "labels of mitoses hold"
     assert bool((wanted[batch.sure][cells[batch.sure] == NO] == 0).all()), "negatives hold"
     assert bool((counts == 1).all())

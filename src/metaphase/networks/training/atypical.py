@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,14 +19,15 @@ from metaphase.base.errors import TrainingError
 from metaphase.detections.table import MITOSIS
 from metaphase.images.stain.augmentation import Augmentation, StainMixer
 from metaphase.networks.cards import PATCH_PX
-from metaphase.networks.training.dense import Learner, Lesson, dense_logits
+from metaphase.networks.training.answers import dense_logits
+from metaphase.networks.training.dense import Learner, Lesson
 from metaphase.networks.training.images import LabelledImage
+from metaphase.networks.training.progress import set_rate
 from metaphase.networks.training.windows import ViewConfig, WindowSampler
 
 FIGURE_PX, FOLDS, ANSWERED_AT_ONCE = 128, 5, 512
 WARNING = 0.05
 """How far labels are from certain: pathologists differ about many figures."""
-Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -73,50 +74,49 @@ def learnt_figures(
     lesson: Lesson,
     seed: int,
     device: torch.device,
-    progress: Progress,
+    progress: Callable[[float], None],
 ) -> tuple[nn.Module, Figures, Floats]:
     """A network that learnt all figures of the images, and the logit of each figure by one that did not see
     its patient. Each begins as `start` gives it; `progress` hears how many of `FOLDS` + 1 are taught."""
-    windows = WindowSampler(images_with_flags(images), device, seed)
+    flagged = [image for image in images if not np.isnan(image.atypical).all()]
+    windows = WindowSampler(flagged, device, seed)
     figures = Figures.of(windows)
     mixer = StainMixer(windows.appearances, view.stain_mix).to(device)
-    fold, said = folds_of(list(figures.patient)), np.zeros(len(figures.atypical))
+    patients, index = np.unique(figures.patient, return_inverse=True)
+    fold = np.random.default_rng(0).permutation(len(patients))[index] % FOLDS
+    logits = np.zeros(len(fold))
 
-    def taught(number: int, mine: Mask) -> nn.Module:
-        network = start()
+    def taught(number: int) -> nn.Module:
+        learner = Learner(start(), 1)
         torch.manual_seed(seed)
+        for step in _learn(learner, figures, np.flatnonzero(fold != number), mixer, view, lesson, seed):
+            progress(number + (step + 1) / lesson.steps)
+        return learner.mean
 
-        def show(share: float) -> None:
-            progress(number + share)
-
-        return taught_figures(network, figures, mine, mixer, view, lesson, seed, show).eval()
-
-    for number in range(FOLDS):
-        out = fold == number
-        if out.any():
-            chosen = torch.from_numpy(out).to(device)
-            said[out] = figure_logits(taught(number, ~out), figures.pixels[chosen])
-    return taught(FOLDS, np.ones(len(said), np.bool_)), figures, said
+    for number in np.unique(fold):
+        left_out = fold == number
+        chosen = torch.from_numpy(left_out).to(device)
+        logits[left_out] = figure_logits(taught(int(number)), figures.pixels[chosen])
+    return taught(FOLDS), figures, logits
 
 
-def taught_figures(
-    network: nn.Module,
+def _learn(
+    learner: Learner,
     figures: Figures,
-    mine: Mask,
+    numbers: Integers,
     mixer: StainMixer,
     view: ViewConfig,
     lesson: Lesson,
     seed: int,
-    progress: Progress,
-) -> nn.Module:
-    """A network after its steps on the figures of `mine`."""
+) -> Iterator[int]:
+    """The number of each step on some of the figures, once it is done."""
     device = figures.pixels.device
     augment = Augmentation(view.augment, replace(view.augmentation, size_px=PATCH_PX)).to(device)
     generator = torch.Generator(device).manual_seed(seed)
     rng = np.random.default_rng(seed)
-    numbers, odds = np.flatnonzero(mine), figures.odds[mine] / figures.odds[mine].sum()
+    odds = figures.odds[numbers] / figures.odds[numbers].sum()
     wanted = torch.from_numpy(WARNING + (1 - 2 * WARNING) * figures.atypical.astype(np.float32)).to(device)
-    learner = Learner(network, 1)
+    network = learner.network
     optimizer = torch.optim.AdamW(network.parameters(), lesson.learning_rate, weight_decay=1e-4)
     for step in range(lesson.steps):
         drawn = torch.from_numpy(rng.choice(numbers, view.batch, p=odds)).to(device)
@@ -124,15 +124,12 @@ def taught_figures(
             images = augment(mixer(figures.pixels[drawn], figures.laboratory[drawn], generator), generator)
         network.train()
         logits = dense_logits(network, images.contiguous(memory_format=torch.channels_last))[:, 0, 0]
-        for group in optimizer.param_groups:
-            group["lr"] = lesson.rate_at(step)
+        set_rate(optimizer, lesson.rate_at(step))
         optimizer.zero_grad(set_to_none=True)
         functional.binary_cross_entropy_with_logits(logits, wanted[drawn]).backward()
         optimizer.step()
         learner.follow(step + 1)
-        progress((step + 1) / lesson.steps)
-    mean: nn.Module = learner.mean
-    return mean
+        yield step
 
 
 @torch.inference_mode()
@@ -144,17 +141,6 @@ def figure_logits(network: nn.Module, pixels: Tensor) -> Floats:
         images = (batch.permute(0, 3, 1, 2) / 255).contiguous(memory_format=torch.channels_last)
         parts.append((dense_logits(network, images) + dense_logits(network, images.flip(3)))[:, 0, 0] / 2)
     return torch.cat(parts).double().cpu().numpy()
-
-
-def folds_of(patients: Sequence[str]) -> Integers:
-    """The fold in which each figure is left out: those of a patient together."""
-    names, index = np.unique(np.asarray(patients), return_inverse=True)
-    return np.asarray(np.random.default_rng(0).permutation(len(names))[index] % FOLDS, np.int64)
-
-
-def images_with_flags(images: Sequence[LabelledImage]) -> list[LabelledImage]:
-    """Those with a figure of which somebody said whether it is atypical."""
-    return [one for one in images if not np.isnan(one.atypical).all()]
 
 
 def atypical_figures(logits: Floats, right: Any, patients: Any) -> dict[str, Any]:

@@ -15,12 +15,13 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from metaphase.base.errors import TrainingError
 from metaphase.base.files import atomic_path
+from metaphase.base.foreign import parsing
 from metaphase.base.provenance import differences
 
 # ---- how good a network is on held-out patches ----
@@ -59,17 +60,17 @@ def write_history(folder: Path, history: list[dict[str, float]]) -> None:
     with atomic_path(folder / "history.csv") as temporary:
         pd.DataFrame(history).to_csv(temporary, index=False)
     if importlib.util.find_spec("tensorboard"):
-        _add_to_tensorboard(folder / "tensorboard", history[-1])
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        epoch = int(history[-1]["epoch"])
+        with SummaryWriter(str(folder / "tensorboard"), purge_step=epoch) as writer:
+            for name, value in history[-1].items():
+                writer.add_scalar(name, value, epoch)
 
 
 def write_curves(folder: Path, history: list[dict[str, float]]) -> None:
-    """Write `curves.png`; drawing takes longer than a short epoch does on a GPU."""
-    with atomic_path(folder / "curves.png") as temporary:
-        draw_curves(pd.DataFrame(history)).savefig(temporary, dpi=120)
-
-
-def draw_curves(table: pd.DataFrame) -> Figure:
-    """Loss, F1 and learning rate by epoch."""
+    """Write `curves.png`: loss, F1 and learning rate by epoch. It takes longer than a short epoch."""
+    table = pd.DataFrame(history)
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(9, 3), layout="constrained")
         panels = figure.subplots(1, 3)
@@ -79,16 +80,8 @@ def draw_curves(table: pd.DataFrame) -> Figure:
         panels[2].set_yscale("log")
         best = table.iloc[int(table["f1"].argmax())]
         panels[1].plot(best["epoch"], best["f1"], "o", color="tab:red")
-    return figure
-
-
-def _add_to_tensorboard(folder: Path, row: dict[str, float]) -> None:
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    epoch = int(row["epoch"])
-    with SummaryWriter(str(folder), purge_step=epoch) as writer:
-        for name, value in row.items():
-            writer.add_scalar(name, value, epoch)
+        with atomic_path(folder / "curves.png") as temporary:
+            figure.savefig(temporary, dpi=120)
 
 
 class Timer:
@@ -112,8 +105,8 @@ class Timer:
 class Progress:
     """How far a training is."""
 
-    made_from: dict[str, Any]
-    """The account of what decides the weights."""
+    made_from: Any
+    """The account of what decides the weights, as plain values."""
     epoch: int = 0
     step: int = 0
     """Steps of this epoch that are done."""
@@ -143,18 +136,22 @@ def load_state(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     loss_sum: Tensor,
-    made_from: dict[str, Any],
+    made_from: Any,
 ) -> Progress:
     """Put a run back to where it stood; a run of other ingredients is refused."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            progress = Progress(**json.loads(file.metadata()["progress"]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+    damaged = parsing(
+        path, "the state of the run is damaged", next_step="remove it to start again", error=TrainingError
+    )
+    with damaged, safe_open(path, framework="pt") as file:
+        progress = Progress(**json.loads(file.metadata()["progress"]))
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
+    now = json.loads(json.dumps(made_from))
+    if progress.made_from != now:
         raise TrainingError(
-            f"the state of the run is damaged ({error})", path=path, next_step="remove it to start again"
-        ) from error
-    _check_same_run(path, progress.made_from, made_from)
+            f"the folder holds another run: {differences(progress.made_from, now)}",
+            path=path.parent,
+            next_step="train into another folder, or remove this one",
+        )
     own = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
     network.load_state_dict({name.removeprefix("network."): tensor for name, tensor in own.items()})
     _load_optimizer(optimizer, tensors)
@@ -163,29 +160,22 @@ def load_state(
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Moments lie in memory as their weights (channels last), as fused optimisers on a GPU insist."""
     states: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
             states.setdefault(int(number), {})[key] = tensor
-    if states:
-        optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-        _lay_out_as_weights(optimizer)
-
-
-def _lay_out_as_weights(optimizer: torch.optim.Optimizer) -> None:
-    """Moments in the memory order of their weights (channels last), as fused optimisers on a GPU insist."""
+    if not states:
+        return
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
         for key, value in optimizer.state[weight].items():
             if value.shape == weight.shape:
                 optimizer.state[weight][key] = torch.empty_like(weight).copy_(value)
 
 
-def _check_same_run(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    reason = differences(json.loads(json.dumps(before)), json.loads(json.dumps(now)))
-    if reason:
-        raise TrainingError(
-            f"the folder holds another run: {reason}",
-            path=path.parent,
-            next_step="train into another folder, or remove this one",
-        )
+def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Go on at another learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
