@@ -68,7 +68,7 @@ def searched(path: Path, mpp: float, tile_px: int) -> Search:
         wall, processor = time.perf_counter(), time.process_time()
         found = find_candidates(slide, tissue, CandidateConfig(mpp=mpp), tile_px=tile_px)
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    return Search(found.table, wall, processor, _peak_gb())
+    return Search(found, wall, processor, _peak_gb())
 
 
 def _peak_gb() -> float:

@@ -50,7 +50,8 @@ from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import calibrated
-from metaphase.learn.dense import FOUND, OLD
+from metaphase.learn.delivery import FOUND
+from metaphase.learn.dense import OLD
 from metaphase.networks.cards import Calibration, bundled_model, parse_card
 from metaphase.networks.training.images import MPP, PAINTED_UM
 

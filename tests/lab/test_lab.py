@@ -149,10 +149,6 @@ def test_patients_come_from_a_table_or_from_names(tmp_path: Path) -> None:
     manifest, notes = manifest_of(Paired(pairs, ()), {})
     assert list(manifest["patient"]) == ["p1", "p1", "p2_a", "p3_a"]
     assert "p1_a, p1_b are treated as one patient" in notes[0]
-    asked: list[str] = []
-    answers, _ = manifest_of(Paired(pairs, ()), {}, ask=lambda text: bool(asked.append(text)))
-    assert list(answers["patient"]) == cases
-    assert len(asked) == 1
     pd.DataFrame(
         {"slide": [f"{case}-HE.tif" for case in cases], "patient": list("wxyz"), "laboratory": "A"}
     ).to_csv(tmp_path / "t.csv", index=False)

@@ -28,8 +28,8 @@ from metaphase.lab.paper_parts import VALUES, _Parts, layer_rows
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.learn.calibration import standing
+from metaphase.learn.comparison import PAPER_F1, summarise
 from metaphase.learn.config import read_run_config
-from metaphase.learn.experiments import PAPER_F1, summarise
 from metaphase.networks.architectures import build_detector
 from metaphase.networks.cards import NetworkSpec
 
@@ -185,7 +185,7 @@ def test_a_study_shows_its_detections_with_the_verdict_of_most_observers(tmp_pat
         f'[cohort]\nmanifest = "a.csv"\n[paper]\nstudy = "key.csv"\nanswers = [{sheets}]\n'
     )
     shown, text = _Parts(
-        read_paper(tmp_path / "run.toml", tmp_path), Elsewhere(), summarise(RUN, {}, {})
+        read_paper(tmp_path / "run.toml", tmp_path), Elsewhere(), summarise(RUN, {}, ())
     ).judged
     assert [(int(pixels.max()), verdict, caption) for pixels, verdict, caption in shown] == [
         (0, True, "0.900"),

@@ -16,23 +16,24 @@ from metaphase.base.stages import run_stages
 from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import GRID
 from metaphase.learn.chain import Chain
-from metaphase.learn.config import members, read_run_config, students
-from metaphase.learn.experiments import (
-    Experiments,
+from metaphase.learn.comparison import (
     baselines,
-    colour_table,
     easy_networks,
     experiments,
+    f1_of,
+    laboratory_table,
     markdown,
     questions,
     summarise,
     tables_of,
     unsoftened,
 )
+from metaphase.learn.config import members, read_run_config, students
+from metaphase.learn.experiments import Experiments
 from tests.learn.run_samples import finished_workspace, tiny_config
 
 PAPER = read_run_config(config_files()["paper"])
-LABORATORIES = {"home": {"trained_on": True, "furthest_ratio": 1.0}, "away": {"trained_on": False}}
+TRAINED_ON = {"home", "without test slides"}
 
 
 def result(rng: np.random.Generator, quality: float, parameters: int = 9_500_000) -> dict[str, Any]:
@@ -85,14 +86,14 @@ def test_compared_networks_differ_in_one_thing() -> None:
 def test_tables_show_what_is_there() -> None:
     rng = np.random.default_rng(0)
     measured: dict[str, Any] = {}
-    assert summarise(PAPER, measured, {}).rows == ()
+    assert summarise(PAPER, measured, ()).rows == ()
     measured["exp1-1"] = result(rng, 0.3)
-    first = summarise(PAPER, measured, LABORATORIES)
-    assert [(row.experiment.number, row.done) for row in first.rows] == [(1, 1)]
-    assert first.held_out == ("away",)
+    first = summarise(PAPER, measured, TRAINED_ON)
+    assert [(row.experiment.number, len(row.each)) for row in first.rows] == [(1, 1)]
+    assert first.held_out == {"away"}
     assert first.contributions == ()
     measured |= {f"cnn4-{seed}": result(rng, 0.8) for seed in (1, 2, 3)} | {"cnn3": result(rng, 0.5)}
-    later = summarise(PAPER, measured, LABORATORIES)
+    later = summarise(PAPER, measured, TRAINED_ON)
     assert [row.experiment.number for row in later.rows] == [1, 3]
     mining = next(part for part in later.contributions if part.question.part == "mining")
     assert mining.difference.value == pytest.approx(mining.f1_with - mining.f1_without)
@@ -107,13 +108,13 @@ def test_tables_show_what_is_there() -> None:
 def test_networks_that_hardly_learnt_are_compared_with_a_warning() -> None:
     tiny = read_run_config(config_files()["experiments-tiny"])
     measured = {"exp1-1": result(np.random.default_rng(0), 0.3)}
-    summary = summarise(tiny, measured, LABORATORIES)
+    summary = summarise(tiny, measured, TRAINED_ON)
     (warning,) = summary.warnings
     assert "each network saw 6,000 patches" in warning.text
     assert str(warning) in markdown(summary)
     assert str(warning) in tables_of(summary)[0].caption
     for name in ("paper", "experiments", "icpr"):
-        assert summarise(read_run_config(config_files()[name]), {}, {}).warnings == ()
+        assert summarise(read_run_config(config_files()[name]), {}, ()).warnings == ()
 
 
 def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
@@ -125,10 +126,10 @@ def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
             (folder / f"{name}.json").write_text(json.dumps(result(rng, quality)))
     job = Experiments(Chain(PAPER, tmp_path / "0", "cpu"))
     alone, both = (
-        summarise(PAPER, job.measured_values(others), LABORATORIES) for others in ([], [tmp_path / "1"])
+        summarise(PAPER, job.measured_values(others), TRAINED_ON) for others in ([], [tmp_path / "1"])
     )
-    assert [row.done for row in alone.rows] == [1, 1]
-    assert [row.done for row in both.rows] == [2, 2]
+    assert [len(row.each) for row in alone.rows] == [1, 1]
+    assert [len(row.each) for row in both.rows] == [2, 2]
     assert both.rows[1].each[0] == alone.rows[1].each[0]
     assert both.rows[1].at_validation.value == pytest.approx(np.mean(both.rows[1].each))
     with pytest.raises(UsageError, match="no network was tested there"):
@@ -138,11 +139,13 @@ def test_other_seeds_are_shown_in_the_same_table(tmp_path: Path) -> None:
 def test_a_networks_f1_counts_only_laboratories_held_out() -> None:
     values = result(np.random.default_rng(1), 0.6)
     values["slides"]["true"][:2] = [0, 0]
-    row = summarise(PAPER, {"exp1-1": values}, LABORATORIES).rows[0]
+    row = summarise(PAPER, {"exp1-1": values}, TRAINED_ON).rows[0]
     away = 2 * sum(values["slides"]["true"][2:]) / (5 * 20 + 5 * 20)
     assert row.at_validation.value == pytest.approx(away)
-    assert row.home == 0
-    assert row.by_centre == {"away": pytest.approx(away), "home": 0}
+    assert f1_of(row.networks, {"home"}) == "0.000"
+    table = laboratory_table({"1": row.networks}, {"home"})
+    assert table.headings[1:] == ["away", "home (trained on)"]
+    assert table.rows == [["1", f"{away:.3f}", "0.000"]]
 
 
 @pytest.mark.slow
@@ -157,10 +160,10 @@ def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path
     }
     measured = job.measured_values()
     assert {"cnn3", "cnn4-1", "cnn4-2", "exp1-1", "exp2-1", "ensemble", "cnn5-0p04"} <= set(measured)
-    summary = summarise(job.chain.config, measured, job.laboratories())
+    summary = summarise(job.chain.config, measured, job.chain.homes)
     assert [row.experiment.number for row in summary.rows] == [1, 2, 3, 4, 5]
-    assert job.laboratories()["birch"]["furthest_ratio"] > 1.02
-    assert job.laboratories()["aldgate"]["trained_on"]
+    assert summary.home == {"aldgate"}
+    assert "birch" in summary.held_out
     _agrees_with_the_run(measured, workspace)
     assert sum(path.stat().st_size for path in job.results.rglob("*") if path.is_file()) < 1_000_000
 
@@ -180,13 +183,6 @@ def _agrees_with_the_run(measured: dict[str, Any], workspace: Path) -> None:
         assert measured[name]["threshold"] == pytest.approx(values["threshold"], abs=1e-5)
 
 
-def test_colours_are_compared_with_the_training_slides() -> None:
-    seen = {"home": [(0.2, 0.4, 0.2), (0.4, 0.4, 0.2)], "away": [(0.3, 0.2, 0.3)]}
-    table = colour_table(seen, {"home", "without tissue"})
-    assert table["home"] == {"trained_on": True, "optical_density": [0.3, 0.4, 0.2], "furthest_ratio": 1.0}
-    assert table["away"]["furthest_ratio"] == 2.0
-
-
 def test_more_seeds_than_members_are_refused() -> None:
     with pytest.raises(UsageError, match="3 seeds and an ensemble of 2"):
         Experiments(Chain(tiny_config(experiments={"seeds": 3}), Path("nowhere")))
@@ -195,7 +191,7 @@ def test_more_seeds_than_members_are_refused() -> None:
 def test_no_bootstrap_gives_no_intervals() -> None:
     config = tiny_config(test={"bootstrap": 0})
     rng = np.random.default_rng(2)
-    summary = summarise(config, {"cnn4-1": result(rng, 0.5), "cnn3": result(rng, 0.5)}, LABORATORIES)
+    summary = summarise(config, {"cnn4-1": result(rng, 0.5), "cnn3": result(rng, 0.5)}, TRAINED_ON)
     assert np.isnan(summary.rows[0].at_validation.low)
     assert np.isnan(summary.contributions[0].difference.low)
     assert BootstrapConfig(samples=0).samples == 0

@@ -33,7 +33,6 @@ from metaphase.learn import run as learn_run
 from metaphase.learn.chain import Chain, data_stages, source_of, source_stages
 from metaphase.learn.config import CohortSection, EvaluationSection, ReferenceSection
 from metaphase.learn.mining.candidates import CandidateConfig, CandidateError, find_candidates
-from metaphase.learn.mining.mining import opened
 from metaphase.learn.run import run_table, tuned_for_counts
 from metaphase.learn.sources import manifest_rows, read_cohort, read_points, read_reference
 from metaphase.learn.summary import run_report
@@ -180,9 +179,9 @@ def test_candidates_of_a_threshold_are_those_of_a_higher_one_up_to_it() -> None:
     slide = ArraySlide(rng.integers(0, 255, (230, 310, 3)).astype(np.uint8), 0.25)
     tissue = TissueMask(np.ones((230, 310), np.bool_), 0.25, 0, 0, 1)
     config = CandidateConfig(diameter_um=4.0, threshold=0.7)
-    every = find_candidates(slide, tissue, config).table
+    every = find_candidates(slide, tissue, config)
     for threshold in (0.2, 0.35, 0.5):
-        some = find_candidates(slide, tissue, replace(config, threshold=threshold)).table
+        some = find_candidates(slide, tissue, replace(config, threshold=threshold))
         assert 0 < len(some) < len(every)
         pd.testing.assert_frame_equal(
             every[every["intensity"] < threshold].reset_index(drop=True), some, check_exact=True
@@ -199,12 +198,12 @@ def test_t_is_the_lowest_that_recalls_enough(workspace: Path) -> None:
         away, _ = cKDTree(table[["x", "y"]]).query(reference)
         return float((away * 0.25 <= 8.0).mean())
 
-    with opened(source) as slide:
+    with source.slide.open() as slide:
         searched = {
             step: find_candidates(
                 slide, mining.tissue(source),
                 replace(CandidateConfig(**config), threshold=mining.threshold - step / 765),
-            ).table
+            )
             for step in (0, 1)
         }  # fmt: skip
     pd.testing.assert_frame_equal(mining.candidates(source), searched[0])
@@ -303,7 +302,7 @@ def test_slides_of_training_laboratories_are_searched_in_one_stain(workspace: Pa
     other = next(name for name in tests if name != "own")
     assert [isinstance(tests[name].slide, StandardisedSource) for name in ("own", other)] == [True, False]
     (source,) = chain.mining.validation
-    with opened(source) as raw, validation.slide.open() as seen:
+    with source.slide.open() as raw, validation.slide.open() as seen:
         square = raw.read(100, 100, 64, 64)
         assert (seen.read(100, 100, 64, 64) == validation.slide.transform.apply(square)).all()
         assert (seen.read(100, 100, 64, 64) != square).any()

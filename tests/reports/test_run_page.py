@@ -13,14 +13,15 @@ import pytest
 from metaphase.base.stages import stage_states
 from metaphase.evaluation.operating_points import GRID
 from metaphase.learn.chain import Chain
-from metaphase.learn.experiments import summarise, write_results
+from metaphase.learn.comparison import summarise
+from metaphase.learn.experiments import write_results
 from metaphase.learn.run import run_table
 from metaphase.learn.summary import run_report
 from metaphase.reports.pages import duration
 from metaphase.reports.plots import Line, network_f1_plot
 from metaphase.reports.run import write_run_page
 from tests.learn.run_samples import finished_workspace, tiny_config
-from tests.learn.test_experiments import LABORATORIES, result
+from tests.learn.test_experiments import TRAINED_ON, result
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -84,14 +85,14 @@ def test_the_experiments_leave_tables_curves_and_a_page(tmp_path: Path) -> None:
     config = tiny_config(experiments={"seeds": 2})
     rng = np.random.default_rng(0)
     measured = {name: result(rng, 0.6) for name in ("exp1-1", "exp1-2", "cnn4-1", "cnn3", "ensemble")}
-    summary = summarise(config, measured, LABORATORIES)
+    summary = summarise(config, measured, TRAINED_ON)
     write_results(tmp_path / "results", summary, measured, ())
     page = (tmp_path / "results" / "index.html").read_text(encoding="utf-8")
     assert {path.name for path in (tmp_path / "results").iterdir()} == {
         "results.json", "table.md", "curves.png", "index.html",
     }  # fmt: skip
     assert (tmp_path / "results" / "curves.png").read_bytes().startswith(PNG)
-    assert "home (trained)" in page
+    assert "home (trained on)" in page
     assert "1 of 2" in page
     assert "bagging" in (tmp_path / "results" / "table.md").read_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,23 +91,8 @@ def init(
     """
     from metaphase.lab.running import begin
 
-    bar = console.step_bar()
-    with console.reporting(bar, "looking for slides") as report:
-
-        def ask(question: str) -> bool:
-            bar.stop()
-            said = typer.confirm(question)
-            bar.start()
-            return said
-
-        begun = begin(
-            context.obj or Path(),
-            folder,
-            table=table,
-            start=start,
-            ask=ask if sys.stdin.isatty() else None,
-            report=report,
-        )
+    with console.reporting(console.step_bar(), "looking for slides") as report:
+        begun = begin(context.obj or Path(), folder, table=table, start=start, report=report)
     console.warn(*begun.notes)
     splits = begun.manifest["split"].value_counts()
     shares = ", ".join(

@@ -188,14 +188,9 @@ def experiments(
     """
     from metaphase.base.stages import stage_states
     from metaphase.learn.chain import Chain
+    from metaphase.learn.comparison import brief_table, contribution_table
     from metaphase.learn.config import read_run_config
-    from metaphase.learn.experiments import (
-        Experiments,
-        brief_table,
-        contribution_table,
-        run_and_write,
-        summarise_job,
-    )
+    from metaphase.learn.experiments import Experiments, run_and_write, summarise_job
 
     settings, workspace = read_run_config(config).with_seed(seed), output or Path("out") / config.stem
     job = Experiments(Chain(settings, workspace.resolve(), device))

@@ -162,9 +162,9 @@ def draw(
     from metaphase.counting.sites import SampleConfig
     from metaphase.learn.calibration import DETECTIONS, draw_sample
 
-    drawn = draw_sample(results, output, given(SampleConfig))
+    slides, detections = draw_sample(results, output, given(SampleConfig))
     lines = [
-        f"slides: {drawn.slides}, detections: {drawn.detections}. Answer:",
+        f"slides: {slides}, detections: {detections}. Answer:",
         f"  metaphase label serve {output / DETECTIONS}",
         f"then: metaphase calibrate fit {output} -o site.json",
     ]

@@ -62,7 +62,7 @@ def detector_steps(lab: Lab) -> list[Step]:
         protocol=Protocol.of(config.training),
         dense=config.dense,
         test=config.test,
-        start=tuple(card.identity for card in lab.chain.before),
+        start=lab.chain.start,
         corrections=corrected_points(config.reference.corrections),
     )
     model = replace(package(lab, name=lab.settings.name), writes=(inside(lab, lab.model),))
@@ -198,8 +198,8 @@ def _draw_calibration(lab: Lab, report: Report) -> bool:
     report("drawing what to answer", 0, 1)
     settings, where = lab.settings.calibration, ([lab.results], lab.calibration)
     try:
-        drawn = draw_sample(*where, SampleConfig(settings.answers))
-        why = "" if drawn.detections >= FEWEST_ANSWERS else f"{drawn.detections} detections are too few"
+        _, detections = draw_sample(*where, SampleConfig(settings.answers))
+        why = "" if detections >= FEWEST_ANSWERS else f"{detections} detections are too few"
     except UsageError as error:
         why = error.problem
     if why:

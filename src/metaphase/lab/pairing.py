@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -39,7 +39,6 @@ MOST_TRIES = 60
 LEAST_PATIENTS = 3
 """One to learn from, one to choose the threshold, one to test."""
 TEST_SHARE, VALIDATION_SHARE = 0.2, 0.25
-Ask = Callable[[str], bool]
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Paired:
     @property
     def notes(self) -> list[str]:
         """What is odd, slide by slide."""
-        odd = [f"{one.case}: {one.note}" for one in self.pairs if one.note]
+        odd = [f"{pair.case}: {pair.note}" for pair in self.pairs if pair.note]
         return odd + [f"{path.name}: {why}" for path, why in self.left_out]
 
 
@@ -95,16 +94,22 @@ def find_slides(folder: Path, leave_out: Iterable[Path] = ()) -> list[Path]:
     """Slide files below a folder, hidden ones and those of some folders left out."""
     if not folder.is_dir():
         raise UsageError("no such folder", path=folder, next_step="give the folder with the slides")
-    skipped = [path.resolve() for path in leave_out]
-    found = [
+    skipped = {path.resolve() for path in leave_out}
+    slides = [
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in WHOLE_SLIDES
         and path.is_file()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and not any(path.resolve().is_relative_to(position) for position in skipped)
+        and skipped.isdisjoint(path.resolve().parents)
     ]
-    return sorted(found, key=lambda path: natural(str(path)))
+    if not slides:
+        raise UsageError(
+            f"no slide in the folder ({', '.join(sorted(WHOLE_SLIDES))})",
+            path=folder,
+            next_step="give the folder with the slides",
+        )
+    return sorted(slides, key=lambda path: natural(str(path)))
 
 
 def named_role(path: Path, folder: Path) -> tuple[str, Role]:
@@ -118,10 +123,10 @@ def named_role(path: Path, folder: Path) -> tuple[str, Role]:
     for part in path.relative_to(folder).with_suffix("").parts:
         words = re.split(r"([\s_.\-]+)", part)
         roles = [STAIN_WORDS.get(word.lower(), "") for word in words]
-        role = next((one for one in roles if one), role)
-        left = "".join(word for word, one in zip(words, roles, strict=True) if not one)
+        role = next(filter(None, roles), role)
+        left = "".join(word for word, stain in zip(words, roles, strict=True) if not stain)
         kept.append(re.sub(r"[\s_.\-]+", lambda gap: gap[0][0], left).strip(" _.-"))
-    return "/".join(part for part in kept if part), role
+    return "/".join(filter(None, kept)), role
 
 
 def look_at(path: Path, folder: Path) -> Seen:
@@ -149,20 +154,11 @@ def look_at(path: Path, folder: Path) -> Seen:
 def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
     """Find, look at and pair the slides of a folder; registration says whether a pair is one."""
     own = (lab.registration, lab.cases, lab.detector, lab.results, lab.root / "model")
-    paths = find_slides(folder, own)
-    if not paths:
-        raise UsageError(
-            f"no slide in the folder ({', '.join(sorted(WHOLE_SLIDES))})",
-            path=folder,
-            next_step="give the folder with the slides",
-        )
-    seen = []
+    paths, seen = find_slides(folder, own), list[Seen]()
     for number, path in enumerate(paths):
         report(f"looking at {path.name}", number, len(paths))
         seen.append(look_at(path, folder))
-    problems = {one.path: one.problem for one in seen if one.problem}
-    usable = [one for one in seen if not one.problem]
-    proposed, rest = propose(usable)
+    proposed, rest = propose([slide for slide in seen if not slide.problem])
     pairs, reasons = list[Found](), dict[Path, str]()
     for number, pair in enumerate(proposed):
         report(f"registering {pair.case}", number, len(proposed))
@@ -173,72 +169,86 @@ def pair_slides(lab: Lab, folder: Path, *, report: Report = silent) -> Paired:
             because = f"{pair.he.path.name} and {pair.phh3.path.name}: {why}"
             reasons |= dict.fromkeys((pair.he.path, pair.phh3.path), because)
             rest += [pair.he, pair.phh3]
-    by_content, rest = _by_content(lab, rest, report)
-    left_out = problems | {one.path: reasons.get(one.path) or _alone(one, seen) for one in rest}
+    pairs += _by_content(lab, rest, proposed, report)
+    used = {slide.path for pair in pairs for slide in (pair.he, pair.phh3)}
+    left_out = [
+        (slide.path, slide.problem or reasons.get(slide.path) or _alone(slide, seen))
+        for slide in seen
+        if slide.path not in used
+    ]
+    return Paired(_numbered(pairs), tuple(left_out))
+
+
+def _numbered(pairs: list[Found]) -> tuple[Found, ...]:
+    """The pairs in order, of which no two have the same name."""
     often, unique = Counter[str](), []
-    for one in sorted((*pairs, *by_content), key=lambda one: natural(one.case)):
-        often[one.case] += 1  # a second of the same name is numbered
-        number = often[one.case]
-        unique.append(one if number == 1 else replace(one, case=f"{one.case}-{number}"))
-    return Paired(tuple(unique), tuple(sorted(left_out.items(), key=lambda each: natural(str(each[0])))))
+    for pair in sorted(pairs, key=lambda pair: natural(pair.case)):
+        often[pair.case] += 1
+        number = often[pair.case]
+        unique.append(pair if number == 1 else replace(pair, case=f"{pair.case}-{number}"))
+    return tuple(unique)
 
 
 def propose(slides: Sequence[Seen]) -> tuple[list[Found], list[Seen]]:
     """Pairs by name, one H&E and one PHH3 slide of the same key; and the slides left over."""
     groups: dict[str, list[Seen]] = defaultdict(list)
-    for one in slides:
-        groups[one.key.lower()].append(one)
+    for slide in slides:
+        groups[slide.key.lower()].append(slide)
     pairs, rest = [], list[Seen]()
     for group in groups.values():
-        he, phh3 = ([one for one in group if one.role == role] for role in ("he", "phh3"))
+        he, phh3 = _by_stain(group)
         if len(he) == len(phh3) == 1:
-            pairs.append(
-                Found(he[0].key.replace("/", "-") or "case", he[0], phh3[0], _swapped(he[0], phh3[0]))
-            )
+            pairs.append(_pair(he[0], phh3[0]))
         else:
             rest += group
     return pairs, rest
 
 
-def _swapped(he: Seen, phh3: Seen) -> str:
+def _by_stain(slides: Sequence[Seen]) -> tuple[list[Seen], ...]:
+    return tuple([slide for slide in slides if slide.role == role] for role in ("he", "phh3"))
+
+
+def _pair(he: Seen, phh3: Seen, note: str = "") -> Found:
+    """Two slides as a pair, with what is odd about them."""
     if he.named == "phh3" and phh3.named == "he":
-        return f"the names are swapped: {phh3.path.name} looks like PHH3 and {he.path.name} like H&E; used so"
-    odd = [one for one in (he, phh3) if one.named and one.named != one.role]
-    return "; ".join(f"{one.path.name} looks like {CALLED[one.role]} and is used as such" for one in odd)
+        odd = [
+            f"the names are swapped: {phh3.path.name} looks like PHH3 and {he.path.name} like H&E; used so"
+        ]
+    else:
+        odd = [
+            f"{slide.path.name} looks like {CALLED[slide.role]} and is used as such"
+            for slide in (he, phh3)
+            if slide.named and slide.named != slide.role
+        ]
+    return Found(he.key.replace("/", "-") or "case", he, phh3, "; ".join(filter(None, (note, *odd))))
 
 
 def _verdict(lab: Lab, pair: Found) -> tuple[str, str]:
+    he, phh3 = SlideSource(pair.he.path), SlideSource(pair.phh3.path)
     try:
-        summary, _ = register_slides(
-            SlideSource(pair.he.path), SlideSource(pair.phh3.path), lab.registration / pair.case
-        )
+        summary, _ = register_slides(he, phh3, lab.registration / pair.case)
     except MetaphaseError as error:
         return "failed", str(error)
     return summary["verdict"], "; ".join(summary["reasons"])
 
 
-def _by_content(lab: Lab, rest: list[Seen], report: Report) -> tuple[list[Found], list[Seen]]:
+def _by_content(lab: Lab, rest: list[Seen], tried: Sequence[Found], report: Report) -> list[Found]:
     """Pair what names left over, by looking which tissue corresponds."""
-    he, phh3 = ([one for one in rest if one.role == role] for role in ("he", "phh3"))
-    tries = [each for each in product(he, phh3) if each[0].key.lower() != each[1].key.lower()]
-    often = Counter(one.key.lower() for one in rest)  # of more than two, none was tried by name
-    tries += [each for each in product(he, phh3) if each not in tries and often[each[0].key.lower()] > 2]
-    found: list[Found] = []
+    known = [(pair.he, pair.phh3) for pair in tried]
+    tries = [pair for pair in product(*_by_stain(rest)) if pair not in known]
+    pairs: list[Found] = []
     taken: set[Path] = set()
-    for number, (one, other) in enumerate(tries[:MOST_TRIES]):
-        if {one.path, other.path} & taken:
+    for number, (he, phh3) in enumerate(tries[:MOST_TRIES]):
+        if {he.path, phh3.path} & taken:
             continue
-        report(f"comparing {one.path.name} with {other.path.name}", number, len(tries))
-        if not _same(one, other):
-            continue
-        text = f"paired by content, not by name: {one.path.name} shows the tissue of {other.path.name}"
-        note = "; ".join(filter(None, (text, _swapped(one, other))))
-        pair = Found(one.key.replace("/", "-"), one, other, note)
-        verdict, _ = _verdict(lab, pair)
-        if verdict == "reliable":
-            found.append(pair)
-            taken |= {one.path, other.path}
-    return found, [one for one in rest if one.path not in taken]
+        report(f"comparing {he.path.name} with {phh3.path.name}", number, len(tries))
+        if _same(he, phh3):
+            note = f"paired by content, not by name: {he.path.name} shows the tissue of {phh3.path.name}"
+            pair = _pair(he, phh3, note)
+            if _verdict(lab, pair)[0] == "reliable":
+                pairs.append(pair)
+                taken |= {he.path, phh3.path}
+    return pairs
 
 
 def _same(he: Seen, phh3: Seen) -> bool:
@@ -246,24 +256,25 @@ def _same(he: Seen, phh3: Seen) -> bool:
         return same_tissue(first, second)
 
 
-def _alone(one: Seen, slides: Sequence[Seen]) -> str:
+def _alone(slide: Seen, slides: Sequence[Seen]) -> str:
     """Why a slide has no partner."""
-    other = "phh3" if one.role == "he" else "he"
-    if one.named and one.looks and one.named != one.looks:
-        return f"looks like {CALLED[one.looks]}, not like {CALLED[one.named]} as its name says: wrong stain"
-    partners = [each for each in slides if each.key.lower() == one.key.lower() and each.path != one.path]
+    if slide.named and slide.looks and slide.named != slide.looks:
+        looks, name = CALLED[slide.looks], CALLED[slide.named]
+        return f"looks like {looks}, not like {name} as its name says: wrong stain"
+    partners = [each for each in slides if each.key.lower() == slide.key.lower() and each.path != slide.path]
     spoilt = [each.path.name for each in partners if each.problem]
     if spoilt:
         return f"its partner cannot be used: {named(spoilt)}"
     if not partners:
-        return f"its {CALLED[other]} slide is missing, and none of those left shows its tissue"
+        other = CALLED["phh3" if slide.role == "he" else "he"]
+        return f"its {other} slide is missing, and none of those left shows its tissue"
     return f"its partner is in doubt: {named(each.path.name for each in partners)}"
 
 
 # ---- patients, laboratories, splits ----
 
 
-def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
+def groups_of(cases: Iterable[str]) -> dict[str, list[str]]:
     """Cases whose names differ in their last part only, where that does not hold for all of them.
 
     >>> groups_of(["p1_a", "p1_b", "p2_a"]), groups_of(["case_1", "case_2"])
@@ -278,21 +289,18 @@ def groups_of(cases: Sequence[str]) -> dict[str, list[str]]:
 
 def stated_facts(table: Path | None, folder: Path) -> dict[str, dict[str, str]]:
     """Patient and laboratory by the name of a slide or case, from a table given or found in the folder."""
-    tables = [table] if table is not None else files_in(folder, "*.csv")
     facts: dict[str, dict[str, str]] = {}
-    for path in tables:
+    for path in files_in(folder, "*.csv") if table is None else [table]:
         frame = read_table(path)
         names = [name for name in ("case", "slide", "he", "phh3", "file") if name in frame.columns]
         columns = [name for name in ("patient", "laboratory") if name in frame.columns]
-        if not names or not columns:
-            if table is None:
-                continue
+        if table is not None and not (names and columns):
             raise UsageError(
                 f"has the columns {named(map(str, frame.columns))}",
                 path=path,
                 next_step="name the slides in a column slide or case, and give patient, laboratory or both",
             )
-        for row in frame[[*names, *columns]].apply(as_text).to_dict("records"):
+        for row in frame[[*names, *columns]].apply(as_text).to_dict("records") if columns else ():
             known = {key: row[key] for key in columns}
             facts |= {called: known for column in names for called in slide_names(row[column])}
     return facts
@@ -302,43 +310,36 @@ def manifest_of(
     paired: Paired,
     facts: dict[str, dict[str, str]],
     earlier: pd.DataFrame | None = None,
-    *,
-    ask: Ask | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
     """The manifest, split by patient, and what was supposed where nothing says it.
 
     Patients of an earlier manifest keep their split.
     """
-    cases = [one.case for one in paired.pairs]
-    known, notes = [_facts_of(one, facts) for one in paired.pairs], list[str]()
-    groups = {} if all(each.get("patient") for each in known) else groups_of(cases)
-    patient_of = {case: case for case in cases}
-    for stem, group in groups.items():
-        if ask is None or ask(f"Are {named(group)} slides of one patient ({stem})?"):
-            patient_of |= dict.fromkeys(group, stem)
-            if ask is None:
-                notes.append(f"{named(group)} are treated as one patient, {stem}, and stay in one split")
-    rows = pd.DataFrame(
-        {
-            "case": one.case,
-            "he": str(one.he.path.resolve()),
-            "phh3": str(one.phh3.path.resolve()),
-            "laboratory": each.get("laboratory") or "",
-            "patient": each.get("patient") or patient_of[one.case],
-        }
-        for one, each in zip(paired.pairs, known, strict=True)
-    )
-    rows = rows.reindex(columns=["case", "he", "phh3", "laboratory", "patient"])
+    columns = ["case", "he", "phh3", "laboratory", "patient"]
+    rows = pd.DataFrame([_row(pair, facts) for pair in paired.pairs], columns=columns)
+    notes = list[str]()
+    for stem, group in groups_of(rows["case"]).items() if (rows["patient"] == "").any() else ():
+        notes.append(f"{named(group)} are treated as one patient, {stem}, and stay in one split")
+        rows.loc[rows["case"].isin(group) & (rows["patient"] == ""), "patient"] = stem
+    rows["patient"] = rows["patient"].mask(rows["patient"] == "", rows["case"])
     kept = {} if earlier is None else dict(zip(earlier["patient"], earlier["split"], strict=True))
     return rows.assign(split=splits_of(rows, kept)), notes
 
 
-def _facts_of(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:
-    """What a table says of a pair; else the folder in which it lies is the laboratory."""
-    for name in (pair.case, *slide_names(str(pair.he.path)), *slide_names(str(pair.phh3.path))):
-        if name in facts:
-            return facts[name]
-    return {"laboratory": pair.he.key.split("/")[0] if "/" in pair.he.key else ""}
+def _row(pair: Found, facts: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What is known of a pair; without a table the folder in which it lies is the laboratory."""
+    names = (pair.case, *slide_names(str(pair.he.path)), *slide_names(str(pair.phh3.path)))
+    known = next((facts[name] for name in names if name in facts), None)
+    if known is None:
+        folder, _, inside = pair.he.key.partition("/")
+        known = {"laboratory": folder if inside else ""}
+    return {
+        "case": pair.case,
+        "he": str(pair.he.path.resolve()),
+        "phh3": str(pair.phh3.path.resolve()),
+        "laboratory": known.get("laboratory", ""),
+        "patient": known.get("patient", ""),
+    }
 
 
 def splits_of(rows: pd.DataFrame, kept: dict[str, str]) -> list[str]:
@@ -365,9 +366,9 @@ def splits_of(rows: pd.DataFrame, kept: dict[str, str]) -> list[str]:
 def write_slides(lab: Lab, paired: Paired) -> None:
     """What became of every slide."""
     rows = [
-        {"slide": str(one.path), "role": role, "case": pair.case, "what": pair.note}
+        (str(slide.path), role, pair.case, pair.note)
         for pair in paired.pairs
-        for role, one in (("he", pair.he), ("phh3", pair.phh3))
+        for role, slide in (("he", pair.he), ("phh3", pair.phh3))
     ]
-    rows += [{"slide": str(path), "role": "", "case": "", "what": why} for path, why in paired.left_out]
+    rows += [(str(path), "", "", why) for path, why in paired.left_out]
     write_table(lab.slides, pd.DataFrame(rows, columns=["slide", "role", "case", "what"]))

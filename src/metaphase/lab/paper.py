@@ -181,10 +181,7 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
 def _simulate(
     folder: Path, config: SimulationConfig, frames: tuple[Frame, ...], report: Report
 ) -> pd.DataFrame:
-    def megapixels(what: str, done: int, total: int) -> None:
-        report(what, done / 1e6, total / 1e6)
-
-    simulate_cohort(folder, config, frames=frames, progress=megapixels, replace=True)
+    simulate_cohort(folder, config, frames=frames, progress=report, replace=True)
     return read_manifest(folder / "manifest.csv")
 
 

@@ -26,8 +26,9 @@ from metaphase.images.stain.gallery import gallery
 from metaphase.lab.paper import FIELDS, SLIDES, Elsewhere, Paper, outside_manifest
 from metaphase.lab.parts import FAILED
 from metaphase.learn.chain import Chain
+from metaphase.learn.comparison import Summary, f1_panels, main_table
 from metaphase.learn.config import CNN3
-from metaphase.learn.experiments import Summary, f1_panels, main_table, summarise_job
+from metaphase.learn.experiments import summarise_job
 from metaphase.learn.run import delivered_model
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.training.data import open_set
@@ -60,9 +61,9 @@ Judged = list[tuple[RGB, bool, str]]
 
 def paper_parts(paper: Paper, elsewhere: Elsewhere) -> list[Part]:
     """All parts, in the order of the paper."""
-    summary, measured = summarise_job(paper.job)
+    summary, _ = summarise_job(paper.job)
     made, learning = _Parts(paper, elsewhere, summary), paper.run.training
-    panels = f1_panels(summary, measured)
+    panels = f1_panels(summary.tested, summary.home, summary.held_out)
     augmented = gallery(made.example, learning.augment, learning.augmentation)
     pictures = made.judged[0]
     tables = (made.cohorts(), made.layers(), main_table(summary), made.tasks())

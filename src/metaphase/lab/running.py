@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from metaphase.base.tables import as_text, read_manifest, read_table, write_mani
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
 from metaphase.lab.label_steps import label_steps
-from metaphase.lab.pairing import Ask, manifest_of, pair_slides, stated_facts, write_slides
+from metaphase.lab.pairing import manifest_of, pair_slides, stated_facts, write_slides
 from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, card_of, warnings_about
@@ -60,7 +60,6 @@ def begin(
     name: str = "",
     table: Path | None = None,
     start: str = BUNDLED,
-    ask: Ask | None = None,
     report: Report = silent,
 ) -> Begun:
     """Pair the slides of a folder and write manifest and `lab.toml`; again, it takes new slides in."""
@@ -71,7 +70,7 @@ def begin(
     paired = pair_slides(lab, folder.resolve(), report=report)
     earlier = read_manifest(lab.manifest) if lab.manifest.is_file() else None
     write_slides(lab, paired)
-    manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier, ask=ask)
+    manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier)
     write_manifest(lab.manifest, manifest)
     show(lab)
     if kept:
@@ -124,13 +123,12 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
 @contextmanager
 def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | None) -> Iterator[Report]:
     """A report that tells the progress of a step to whoever watches, to the page and to `metaphase lab`."""
-    step, page = steps[number], page_content(lab, steps)
     written_s = shown_s = -math.inf
 
     def report(what: str, done: float, total: float) -> None:
         nonlocal written_s, shown_s
         share, now_s = min(1.0, done / total) if total > 0 else 0.0, time.monotonic()
-        progress = StepProgress(step.name, number, len(steps), what, share)
+        progress = StepProgress(steps[number].name, number, len(steps), what, share)
         if watch is not None:
             watch(progress)
         if now_s - written_s >= WRITTEN_EVERY_S:
@@ -138,15 +136,10 @@ def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | Non
             write_text(lab.progress, json.dumps(asdict(progress)) + "\n")
         if now_s - shown_s >= SHOWN_EVERY_S:
             shown_s = now_s
-            standing = [
-                replace(one, status="running", what=str(progress)) if one.step is step else one
-                for one in page["standing"]
-            ]
-            content = page | {"standing": standing, "refresh_s": SHOWN_EVERY_S}
-            write_text(lab.page, render("lab.html", **content))
+            show(lab, steps)
 
     try:
-        report(step.stage.about, 0, 1)
+        report(steps[number].stage.about, 0, 1)
         yield report
     except BaseException:
         lab.progress.unlink(missing_ok=True)
@@ -172,7 +165,7 @@ def alone(lab: Lab) -> Iterator[None]:
 
 def _first_open(lab: Lab, steps: Sequence[Step]) -> tuple[int | None, tuple[StageState, ...]]:
     states = stage_states([step.stage for step in steps], lab.root)
-    return next((number for number, one in enumerate(states) if one.status != "kept"), None), states
+    return next((number for number, state in enumerate(states) if state.status != "kept"), None), states
 
 
 # ---- where it stands ----
@@ -193,16 +186,16 @@ def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
     """Every step, of those that are known or as they are now; the first that is not done is the next one."""
     steps = steps or steps_of(lab)
     first, states = _first_open(lab, steps)
-    found, progress = [], None
+    standing, progress = [], None
     with held(lab.lock) as free, suppress(MetaphaseError, TypeError):  # another process may not say
         if not free:
             progress = StepProgress(**read_json(lab.progress, "says no progress", next_step="remove it"))
     for number, (step, state) in enumerate(zip(steps, states, strict=True)):
+        status, what = _describe(step, state, number == first)
         if number == first and progress is not None and progress.step == step.name:
-            found.append(Standing(step, "running", str(progress), state))
-        else:
-            found.append(Standing(step, *_describe(step, state, number == first), state))
-    return found
+            status, what = "running", str(progress)
+        standing.append(Standing(step, status, what, state))
+    return standing
 
 
 def _describe(step: Step, state: StageState, is_first: bool) -> tuple[Status, str]:
@@ -227,7 +220,7 @@ def fact_line(facts: Mapping[str, Any]) -> str:
 
 def next_command(standing: Sequence[Standing]) -> str:
     """The one command to give now; none where all is done."""
-    return NEXT if any(one.status != "done" for one in standing) else ""
+    return NEXT if any(each.status != "done" for each in standing) else ""
 
 
 def last_words(lab: Lab) -> tuple[list[str], ResultWarnings]:
@@ -255,11 +248,14 @@ def page_content(lab: Lab, steps: Sequence[Step] | None = None) -> dict[str, Any
     """Content of the laboratory's page."""
     standing = standings(lab, steps)
     manifest, slides = read_manifest(lab.manifest), read_table(lab.slides)
-    odd = slides[as_text(slides["what"]) != ""]
-    notes = [(Path(row["slide"]).name, row["what"]) for row in odd.to_dict("records")]
-    rounds = [page for one in standing for page in one.step.pages]
-    ready = lab.model.is_file() and all(one.status == "done" for one in standing if one.step.name == "model")
-    lines, warnings = last_words(lab) if ready else ([], ())
+    notes = [
+        (Path(slide).name, what)
+        for slide, what in zip(slides["slide"], as_text(slides["what"]), strict=True)
+        if what
+    ]
+    rounds = [page for each in standing for page in each.step.pages]
+    done = {each.step.name for each in standing if each.status == "done"}
+    lines, warnings = last_words(lab) if "model" in done else ([], ())
     return {
         "name": lab.settings.name,
         "root": lab.root,
@@ -275,5 +271,5 @@ def page_content(lab: Lab, steps: Sequence[Step] | None = None) -> dict[str, Any
         },
         "model": lines,
         "warnings": warnings,
-        "refresh_s": 0,
+        "refresh_s": SHOWN_EVERY_S if any(each.status == "running" for each in standing) else 0,
     }

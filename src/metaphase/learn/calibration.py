@@ -6,9 +6,8 @@ slides, with what is known about each and the probability with which it was to b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -66,75 +65,75 @@ ASK = Settings(title="Calibration", question="Is a mitosis in the middle?")
 # ---- drawing ----
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What there is to answer."""
-
-    folder: Path
-    slides: int
-    detections: int
-
-
-def draw_sample(results: Sequence[Path], folder: str | Path, config: SampleConfig | None = None) -> Drawn:
+def draw_sample(
+    results: Sequence[Path], folder: str | Path, config: SampleConfig | None = None
+) -> tuple[int, int]:
     """Draw detections over searched slides, and write the labelling project.
 
-    `results` are folders of `metaphase detect`, of single slides or of cohorts; all of one model.
+    `results` are folders of `metaphase detect`, of single slides or of cohorts; all of one model. Returns the
+    number of slides, and of detections to answer.
     """
     config, folder = config or SampleConfig(), Path(folder)
     if (folder / SAMPLE).exists() and (folder / DETECTIONS / ITEMS).exists():  # written last
         raise OutputError("already holds a calibration", path=folder, next_step="choose another folder")
     slides = load_results(dict.fromkeys(results))
     _refuse_mixed(slides)
-    counting = at_point(CountConfig(), slides[0].stated["count"])
+    stated = slides[0].stated
+    counting = at_point(CountConfig(), stated["count"])
     if counting.prior is None:
         raise UsageError(
-            f"nothing is known of how the model {slides[0].stated['model']} errs elsewhere",
+            f"nothing is known of how the model {stated['model']} errs elsewhere",
             path=slides[0].folder,
             next_step="search with a model whose card has that, such as the bundled one",
         )
-    parts = [_known_detections(one, number, counting) for number, one in enumerate(slides)]
-    sample = pd.concat([part for part, _ in parts], ignore_index=True)
-    if sample.empty:
-        raise UsageError("the slides have no detections", next_step="give slides with tumour")
-    stratum = strata(sample["probability"].to_numpy(np.float64), sample["hot"].to_numpy(bool))
-    asked, inclusion = draw_detections(stratum, config.answers, np.random.default_rng(config.seed))
-    sample = sample.assign(stratum=stratum, inclusion=inclusion, item="")
-    names = [item_name(str(sample["case"][row]), int(sample["index"][row])) for row in asked]
-    sample.loc[asked, "item"] = names
+    parts = [_known_detections(slide, number, counting) for number, slide in enumerate(slides)]
+    sample, drawn = _drawn(pd.concat([table for table, _ in parts], ignore_index=True), config)
     sample.attrs[DESIGN] = {
-        "model": slides[0].stated["model"],
-        "searched_with": slides[0].stated["searched_with"],
-        "deltas": _deltas(slides[0].stated),
-        "slides": [one.name for one in slides],
+        "model": stated["model"],
+        "searched_with": stated["searched_with"],
+        "deltas": _deltas(stated),
+        "slides": [slide.name for slide in slides],
         "areas_mm2": [areas for _, areas in parts],
         "prior": asdict(counting.prior),
         "sample": asdict(config),
-        "strata": design_table(stratum, inclusion, (sample["item"] != "").to_numpy(bool)),
+        "strata": drawn,
     }
+    asked = sample[sample["item"] != ""]
     write_table(folder / SAMPLE, sample.drop(columns=["slide", "mpp", "index"]))
-    write_project(folder / DETECTIONS, sample.loc[asked, ["item", "slide", "x", "y", "case", "mpp"]], ASK)
-    return Drawn(folder, len(slides), len(asked))
+    write_project(folder / DETECTIONS, asked[["item", "slide", "x", "y", "case", "mpp"]], ASK)
+    return len(slides), len(asked)
+
+
+def _drawn(detections: pd.DataFrame, config: SampleConfig) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """The detections with stratum, probability of being asked about and the item of those that are; and how
+    many of each stratum are."""
+    if detections.empty:
+        raise UsageError("the slides have no detections", next_step="give slides with tumour")
+    probability, hot = (detections[name].to_numpy() for name in ("probability", "hot"))
+    stratum = strata(probability, hot)
+    asked, inclusion = draw_detections(stratum, config.answers, np.random.default_rng(config.seed))
+    sample = detections.assign(stratum=stratum, inclusion=inclusion, item="")
+    rows = sample.loc[asked, ["case", "index"]].itertuples(index=False)
+    sample.loc[asked, "item"] = [item_name(case, index) for case, index in rows]
+    return sample, design_table(stratum, inclusion, (sample["item"] != "").to_numpy(bool))
 
 
 def _refuse_mixed(slides: Sequence[SlideResult]) -> None:
     """One model, searched alike, at one pair of operating points; each slide once."""
-    for one in slides:
-        if "searched_with" not in one.stated:
+    for slide in slides:
+        if "searched_with" not in slide.stated:
             raise TableError(
                 "does not say which networks made it",
-                path=one.folder / CANDIDATES,
+                path=slide.folder / CANDIDATES,
                 next_step="run `metaphase detect` again, which costs seconds",
             )
-    names = pd.Series([one.name for one in slides])
+    names = pd.Series([slide.name for slide in slides])
     if names.duplicated().any():
         raise UsageError(
             f"slides of the same name: {named(names[names.duplicated()])}", next_step="give each slide once"
         )
-    ways = {
-        json.dumps([one.stated["searched_with"], *_deltas(one.stated).values()], sort_keys=True)
-        for one in slides
-    }
-    if len(ways) > 1:
+    searches = [(slide.stated["searched_with"], _deltas(slide.stated)) for slide in slides]
+    if any(search != searches[0] for search in searches):
         raise UsageError(
             "the slides were searched with different networks or operating points",
             path=slides[0].folder,
@@ -147,16 +146,16 @@ def _deltas(stated: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _known_detections(
-    one: SlideResult, number: int, counting: CountConfig
+    result: SlideResult, number: int, counting: CountConfig
 ) -> tuple[pd.DataFrame, tuple[float, float]]:
     """All detections in a slide's regions, as the model left them; tissue in circle, and beside it (mm2)."""
-    slide = specimen(one.candidates, one.mpp, one.tissue, None, counting, one.record.scope)
+    slide = specimen(result.candidates, result.mpp, result.tissue, None, counting, result.record.scope)
     spot = find_hotspot(slide)
     inside = slide.area_mm2 if slide.is_small else spot.tissue_mm2
-    about = {
-        "case": one.name,
-        "slide": str(one.summary["slide"]),
-        "mpp": one.mpp,
+    table = {
+        "case": result.name,
+        "slide": str(result.summary["slide"]),
+        "mpp": result.mpp,
         "number": number,
         "index": np.arange(len(slide.positions)),
         "x": slide.positions[:, 0],
@@ -164,7 +163,7 @@ def _known_detections(
         "probability": slide.probability,
         "hot": in_circle(slide, spot),
     }
-    return pd.DataFrame(about), (inside, slide.area_mm2 - inside)
+    return pd.DataFrame(table), (inside, slide.area_mm2 - inside)
 
 
 # ---- fitting ----
@@ -185,29 +184,20 @@ def fit_profile(
     folder, error = Path(folder), error or ObserverError()
     sample = read_table(folder / SAMPLE)
     design = _design_of(sample, folder)
-    answer_rows = (
-        answers_table(standing(folder / DETECTIONS)) if answers is None else _answers_of_table(Path(answers))
-    )
-    unknown = [item for item in answer_rows["item"] if item not in set(sample["item"]) - {""}]
-    if unknown:
-        raise TableError(
-            f"answers about items that were not drawn: {named(unknown)}",
-            path=answers or folder,
-            next_step="give the answers of this calibration",
-        )
-    share = np.asarray(sample["item"].map(_values(answer_rows, answers or folder)), np.float64)
-    answer = np.where(np.isnan(share) | (share == 0.5), np.nan, np.where(share > 0.5, 1.0, 0.0))
-    asked = np.isfinite(answer)
-    if asked.sum() < FEWEST_ANSWERS:
+    given = answers_table(standing(folder / DETECTIONS)) if answers is None else _read_answers(Path(answers))
+    sample["answer"] = consensus(sample, given, answers or folder)
+    answered = sample[sample["answer"].notna()]
+    if len(answered) < FEWEST_ANSWERS:
         raise UsageError(
-            f"detections with an answer: {asked.sum()}", next_step="answer the others, then fit again"
+            f"detections with an answer: {len(answered)}", next_step="answer the others, then fit again"
         )
-    probability = sample["probability"].to_numpy(np.float64)
-    inclusion, sure = sample["inclusion"].to_numpy(np.float64), asked & (probability >= SURE)
+    sure = answered[answered["probability"] >= SURE]
+    answer, inclusion, probability = (
+        sample[column].to_numpy(np.float64) for column in ("answer", "inclusion", "probability")
+    )
     precision = {
-        each: found
-        for each, delta in design["deltas"].items()
-        if (found := precision_by_design(answer, inclusion, probability >= delta, error))
+        point: precision_by_design(answer, inclusion, probability >= delta, error)
+        for point, delta in design["deltas"].items()
     }
     return SiteProfile(
         name=name or folder.resolve().name,
@@ -216,15 +206,18 @@ def fit_profile(
         searched_with=design["searched_with"],
         slides=tuple(design["slides"]),
         area_mm2=float(np.sum(design["areas_mm2"])),
-        answers=int(asked.sum()),
-        observers=tuple(sorted(set(answer_rows["observer"]))),
+        answers=len(answered),
+        observers=tuple(sorted(set(given["observer"]))),
         design={"sample": design["sample"], "strata": design["strata"]},
         error=asdict(error),
         deltas=design["deltas"],
-        precision=precision,
-        sure=(int(sure.sum()), int(answer[sure].sum())),
-        shapes=_shapes(sample, answer, design, error),
-        answered=_answers_by_slide(sample, answer),
+        precision={point: estimate for point, estimate in precision.items() if estimate},
+        sure=(len(sure), int(sure["answer"].sum())),
+        shapes=_shapes(sample, design, error),
+        answered={
+            str(case): [tuple(row) for row in rows[["x", "y", "answer"]].to_numpy(np.float64).tolist()]
+            for case, rows in answered.groupby("case")
+        },
     )
 
 
@@ -240,32 +233,22 @@ def _design_of(sample: pd.DataFrame, folder: Path) -> dict[str, Any]:
     return design
 
 
-def _shapes(
-    sample: pd.DataFrame, answer: Floats, design: Mapping[str, Any], error: ObserverError
-) -> dict[str, list[float]]:
+def _shapes(sample: pd.DataFrame, design: Mapping[str, Any], error: ObserverError) -> dict[str, list[float]]:
     """By slide, the log-likelihood of each shape, relative to the likeliest."""
-    prior = prior_of(design["prior"])
-    odds = log_odds(sample["probability"].to_numpy(np.float64))
-    hot, number = sample["hot"].to_numpy(bool), sample["number"].to_numpy(np.int64)
-    found = {}
-    for each, (name, areas) in enumerate(zip(design["slides"], design["areas_mm2"], strict=True)):
-        inside, beside = (number == each) & hot, (number == each) & ~hot
+    prior, shapes = prior_of(design["prior"]), {}
+    for number, (name, areas) in enumerate(zip(design["slides"], design["areas_mm2"], strict=True)):
+        own = sample[sample["number"] == number]
         circle, rest = (
-            tally(odds[part], answer[part], max(area, 1e-3))
-            for part, area in zip((inside, beside), areas, strict=True)
+            tally(
+                log_odds(part["probability"].to_numpy(np.float64)),
+                part["answer"].to_numpy(np.float64),
+                max(area, 1e-3),
+            )
+            for part, area in zip((own[own["hot"]], own[~own["hot"]]), areas, strict=True)
         )
         value = by_shape(slide_likelihood(circle, rest, prior, error))
-        found[str(name)] = np.round(value - value.max(), 3).tolist()
-    return found
-
-
-def _answers_by_slide(sample: pd.DataFrame, answer: Floats) -> dict[str, list[tuple[float, float, float]]]:
-    """Positions and answers by slide."""
-    asked = sample.assign(answer=answer)[np.isfinite(answer)]
-    return {
-        str(case): [tuple(row) for row in part[["x", "y", "answer"]].to_numpy(np.float64).tolist()]
-        for case, part in asked.groupby("case")
-    }
+        shapes[str(name)] = np.round(value - value.max(), 3).tolist()
+    return shapes
 
 
 def standing(folder: Path) -> list[Given]:
@@ -279,44 +262,46 @@ def standing(folder: Path) -> list[Given]:
 
 def answers_table(given: Iterable[Given]) -> pd.DataFrame:
     """Answers as a table that says the same however they came in."""
-    rows = sorted((one.observer, one.item, one.answer) for one in given)
+    rows = sorted((each.observer, each.item, each.answer) for each in given)
     return pd.DataFrame(rows, columns=["observer", "item", "answer"], dtype=str)
 
 
-def _answers_of_table(path: Path) -> pd.DataFrame:
+def _read_answers(path: Path) -> pd.DataFrame:
     """Answers from a table; without a column observer they are one person's."""
     table = read_table(path)
     require_columns(table, ("item", "answer"), path)
-    if "observer" not in table.columns:
-        table = table.assign(observer="")
-    table = table.assign(
-        **{name: as_text(table[name]).str.strip() for name in ("observer", "item", "answer")}
-    )
-    return table.loc[table["answer"] != "", ["observer", "item", "answer"]]
+    table = table.assign(observer=table.get("observer", ""))[["observer", "item", "answer"]]
+    table = table.apply(lambda column: as_text(column).str.strip())
+    return table[table["answer"] != ""]
 
 
-def _values(given: pd.DataFrame, source: str | Path) -> pd.Series[float]:
-    """The mean answer to each item."""
-    plain: Iterable[str] = given["answer"].astype(str).str.lower()
-    numbers = {f"{value:g}": value for value in VALUES.values()} | VALUES
-    odd = sorted({answer for answer in plain if answer not in numbers})
-    if odd:
+def consensus(sample: pd.DataFrame, given: pd.DataFrame, source: str | Path) -> Floats:
+    """What most observers say of each item, 1 or 0; NaN where nobody was asked or it is left open."""
+    unknown = [item for item in given["item"] if item not in set(sample["item"]) - {""}]
+    if unknown:
         raise TableError(
-            f"answers that are not known here: {named(odd)}",
+            f"answers about items that were not drawn: {named(unknown)}",
+            path=source,
+            next_step="give the answers of this calibration",
+        )
+    numbers = {f"{value:g}": value for value in VALUES.values()} | VALUES
+    value = given["answer"].astype(str).str.lower().map(numbers).astype(float)
+    if value.isna().any():
+        raise TableError(
+            f"answers that are not known here: {named(sorted(set(given['answer'][value.isna()])))}",
             path=source,
             next_step=f"choose one of {', '.join(VALUES)}",
         )
-    values = given.assign(value=[numbers[answer] for answer in plain]).drop_duplicates(
-        ["observer", "item", "value"]
-    )
-    both = values["item"][values.duplicated(["observer", "item"])]
-    if len(both):
+    values = given.assign(value=value).drop_duplicates(["observer", "item", "value"])
+    twice = values["item"][values.duplicated(["observer", "item"])]
+    if len(twice):
         raise TableError(
-            f"an observer gave two answers to the same detection: {named(sorted(set(both)))}",
+            f"an observer gave two answers to the same detection: {named(sorted(set(twice)))}",
             path=source,
             next_step="keep the one that was meant",
         )
-    return values.groupby("item")["value"].mean().astype(float)
+    share = sample["item"].map(values.groupby("item")["value"].mean())
+    return np.select([share > 0.5, share < 0.5], [1.0, 0.0], np.nan)
 
 
 DISAGREEMENTS = "disagreements.csv"
@@ -334,24 +319,19 @@ def merge_project(
     """
     project = load_project(folder)
     with AnswerStore(project) as store:
-        given = _chosen_answers(store.current(), observers, store)
-        changes = store.changes()
+        given, changes, known = store.current(), store.changes(), store.observers()
+        wanted = None if observers is None else {store.known(name) for name in observers}
+    if wanted is not None:
+        unknown = wanted - {each.observer for each in given}
+        if unknown:
+            raise UsageError(
+                f"these observers have not answered: {named(sorted(unknown))}",
+                next_step=f"observers are {', '.join(known) or 'none yet'}",
+            )
+        given = [each for each in given if each.observer in wanted]
     merged = merge_answers(project, given, agree, changes)
     target = project.folder if output is None else Path(output)
     write_table(target / LABELS, merged.labels)
     write_table(target / DISAGREEMENTS, merged.disagreements)
     write_agreement_page(target, project, merged)
     return merged
-
-
-def _chosen_answers(given: list[Given], observers: Sequence[str] | None, store: AnswerStore) -> list[Given]:
-    if observers is None:
-        return given
-    wanted = {store.known(name) for name in observers}
-    unknown = wanted - {one.observer for one in given}
-    if unknown:
-        raise UsageError(
-            f"these observers have not answered: {named(sorted(unknown))}",
-            next_step=f"observers are {', '.join(store.observers()) or 'none yet'}",
-        )
-    return [one for one in given if one.observer in wanted]

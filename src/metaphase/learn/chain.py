@@ -66,29 +66,10 @@ from metaphase.simulation.cohort import BOTH, CaseSimulated, simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.simulation.rendering import Frame
 
-# ---- candidates of many slides at a time ----
-
-
-def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
-    """Find candidates slide by slide in several processes; the records they leave are found afterwards."""
-    alone = replace(mining, threads=1)
-    with worker_processes(workers) as pool:
-        jobs = [pool.submit(_find, alone, source) for source in sources]
-        for number, job in enumerate(as_completed(jobs), start=1):
-            job.result()
-            report("candidates", number, len(jobs))
-
-
-def _find(mining: Mining, source: TrainingSlide) -> None:
-    mining.found(source)
-
 
 def epochs_reported(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
     """What tells how far the training of a network is."""
     return lambda update: report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
-
-
-# ---- what stages work on ----
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +123,8 @@ class Chain:
     @cached_property
     def mining(self) -> Mining:
         """The stages of the training data."""
-        train, validation = (
-            training_slides(self.cohort, self.reference, split) for split in ("train", "validation")
-        )
+        train = training_slides(self.cohort, self.reference, "train")
+        validation = training_slides(self.cohort, self.reference, "validation")
         return Mining(self.workspace / MINING, train, validation, self.config.mining)
 
     @cached_property
@@ -170,9 +150,8 @@ class Chain:
             slide = cohort_slide(row)
             if self.config.cohort.standardise and (split != "test" or row["laboratory"] in self.homes):
                 transform = self.mining.transform_of(slide.name, slide.slide)
-                slide = replace(
-                    slide, slide=StandardisedSource(slide.slide.path, slide.slide.mpp, transform=transform)
-                )
+                source = StandardisedSource(slide.slide.path, slide.slide.mpp, transform=transform)
+                slide = replace(slide, slide=source)
             slides.append(slide)
         return slides
 
@@ -196,12 +175,8 @@ class Chain:
         """Simulate the slides, or check those that the manifest names."""
         if source.simulate is not None:
             frames: tuple[Frame, ...] = BOTH if source.phh3 else ("he",)
-
-            def megapixels(what: str, done: int, total: int) -> None:
-                report(what, done / 1e6, total / 1e6)
-
             folder = self.workspace / SLIDES
-            simulate_cohort(folder, source.simulate, frames=frames, progress=megapixels, replace=True)
+            simulate_cohort(folder, source.simulate, frames=frames, progress=report, replace=True)
         write_table(self.workspace / COHORT, self.cohort)
         counts = self.cohort["split"].value_counts()
         return {f"{split} slides": int(count) for split, count in counts.items()}
@@ -249,14 +224,13 @@ class Chain:
         tables = [*mining.labelled_training.values(), *mining.labelled_validation.values()]
         found = pd.concat([table["label"] for table in tables])
         positives, negatives = (int((found == label).sum()) for label in (POSITIVE, NEGATIVE))
-        facts: Facts = {"positives": positives, "negatives": negatives}
-        facts |= {"negatives per positive": round(negatives / max(1, positives))}
-        candidates_per_slide = np.mean([len(mining.candidates(one)) for one in sources])
-        recalled = (mining.darkness < mining.threshold).mean()
-        return facts | {
-            "candidates per slide": round(candidates_per_slide),
+        return {
+            "positives": positives,
+            "negatives": negatives,
+            "negatives per positive": round(negatives / max(1, positives)),
+            "candidates per slide": round(np.mean([len(mining.candidates(source)) for source in sources])),
             "t": round(mining.threshold, 4),
-            "validation recall": round(float(recalled), 4),
+            "validation recall": round(float((mining.darkness < mining.threshold).mean()), 4),
         }
 
     @stage(
@@ -327,6 +301,16 @@ class Chain:
         return replace(self.mining, progress=report)
 
 
+def find_in_processes(mining: Mining, sources: Sequence[TrainingSlide], workers: int, report: Report) -> None:
+    """Find candidates slide by slide in several processes."""
+    alone = replace(mining, threads=1)
+    with worker_processes(workers) as pool:
+        jobs = [pool.submit(alone.find, source) for source in sources]
+        for number, job in enumerate(as_completed(jobs), start=1):
+            job.result()
+            report("candidates", number, len(jobs))
+
+
 # ---- the table itself ----
 
 
@@ -373,20 +357,20 @@ def source_of(config: RunConfig, splits: tuple[str, ...] = SPLITS) -> RunSource:
 
 def ensemble_stages(chain: Chain) -> list[Stage]:
     """The CNN4s, the ensemble's soft targets and the CNN5s."""
-    tasks = members(chain.config)
-    stages = [network_stage(chain, task, (HARD,), "CNN4, one of the ensemble") for task in tasks]
-    stages.append(soft_target_stage(chain))
-    stages += [
-        network_stage(chain, task, ("soft targets",), f"CNN5 with gamma {task.gamma:g}")
-        for task in students(chain.config)
+    return [
+        *(network_stage(chain, task, (HARD,), "CNN4, one of the ensemble") for task in members(chain.config)),
+        soft_target_stage(chain),
+        *(
+            network_stage(chain, task, ("soft targets",), f"CNN5 with gamma {task.gamma:g}")
+            for task in students(chain.config)
+        ),
     ]
-    return stages
 
 
 def network_stage(chain: Chain, task: Task, reads: tuple[str, ...], about: str) -> Stage:
     """Training of one network as a stage."""
-    made = chain.train_network(task=task, training=chain.config.training)
-    return replace(made, name=task.name, about=about, reads=reads, writes=(f"{NETWORKS}/{task.name}",))
+    row = chain.train_network(task=task, training=chain.config.training)
+    return replace(row, name=task.name, about=about, reads=reads, writes=(f"{NETWORKS}/{task.name}",))
 
 
 def soft_target_stage(chain: Chain) -> Stage:

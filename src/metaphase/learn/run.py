@@ -31,7 +31,8 @@ from metaphase.learn.config import (
     student_name,
     students,
 )
-from metaphase.learn.dense import DenseChain, dense_stages, pair_files
+from metaphase.learn.delivery import dense_stages
+from metaphase.learn.dense import DenseChain, pair_files
 from metaphase.networks.architectures import parameter_count
 from metaphase.networks.cards import Identity, card_of, named_model, parse_card
 from metaphase.networks.checkpoints import load_model
@@ -167,16 +168,10 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
     test, validation = chain.config.test, marked["validation"]
     values = measured(validation, marked["test"], benches["test"].centres(), test.threshold)
     if len(models) == 1 and values["validation_f1"] is not None:
-        search: dict[str, Any] = {
-            "suppress_um": test.suppress_um,
-            "smooth_um": test.smooth_um,
-            "method": test.method,
-            "floor": test.floor,
-        }
         point = OperatingPoint(
             name="mitoses",
             delta=values["threshold"],
-            **search,
+            **_search_of(test),
             metric="F1",
             value=values["validation_f1"],
             cases=validation.cases,
@@ -184,19 +179,25 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
             laboratories=tuple(sorted(set(benches["validation"].centres()))),
             source="validation slides of metaphase run",
         )
-        tuned = [point]
+        points = [point]
         if name in (task.name for task in students(chain.config)):
             count = tuned_for_counts(chain, found["validation"], point)
+            if isinstance(count, OperatingPoint):
+                points.append(count)
             values["count"] = count if isinstance(count, str) else plain_point(count)
-            tuned += [count] if isinstance(count, OperatingPoint) else []
-        save_point(models[0].with_suffix(".json"), *tuned, dropped=("count",))
+        save_point(models[0].with_suffix(".json"), *points, dropped=("count",))
     return values | {"parameters": sum(parameter_count(load_model(model)[0]) for model in models)}
+
+
+def _search_of(settings: EvaluationSection | OperatingPoint) -> dict[str, Any]:
+    """How detections are taken from probability maps."""
+    return {name: getattr(settings, name) for name in ("suppress_um", "smooth_um", "method", "floor")}
 
 
 def tuned_for_counts(chain: Chain, found: Found, mitoses: OperatingPoint) -> OperatingPoint | str:
     """The point `count` where the manifest says grades or proliferation scores of validation slides, by the
     paper's procedure; else, in words, why there is none."""
-    bench = chain.benches["validation"]
+    bench, search = chain.benches["validation"], _search_of(mitoses)
     known = bench.cohort.manifest
     parts = [part for part in COUNT_PARTS if part in known.columns and known[part].notna().any()]
     if not parts:
@@ -206,11 +207,10 @@ def tuned_for_counts(chain: Chain, found: Found, mitoses: OperatingPoint) -> Ope
     for case, slide in zip(bench.cohort.cases, chain.slides("validation"), strict=True):
         tissue = chain.split_search.tissue(slide)
         about = found[slide.name], tissue.mpp / tissue.scale, tissue, None
-        for delta in deltas:
-            counted = proliferation_score(specimen(*about, CountConfig(threshold=delta)))
-            rows.append((case, delta, counted))
+        for threshold in deltas:
+            counted = proliferation_score(specimen(*about, CountConfig(threshold=threshold)))
+            rows.append((case, threshold, counted))
     table = pd.DataFrame(rows, columns=["case", "threshold", "count"])
-    search = {name: getattr(mitoses, name) for name in ("suppress_um", "smooth_um", "method", "floor")}
     start = None if "proliferation" in parts else OperatingPoint(name="count", delta=mitoses.delta, **search)
     try:
         return count_point_of(bench.cohort, table, chain.manifest, parts, start, **search)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ from metaphase.base.tables import (
 )
 from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
-from metaphase.labels.observers.project import UNSURE, load_project
-from metaphase.learn.calibration import DETECTIONS, SAMPLE, VALUES, answers_table, standing
+from metaphase.labels.observers.project import read_items
+from metaphase.learn.calibration import DETECTIONS, SAMPLE, answers_table, consensus, standing
 from metaphase.learn.config import CohortSection, ReferenceSection
 from metaphase.learn.mining.mining import TrainingSlide
 from metaphase.networks.training.data import split_cases
-from metaphase.networks.training.images import KINDS, ImageSource, Kind
+from metaphase.networks.training.images import KINDS, ImageSource
 from metaphase.slides.opening import SlideSource
 
 SPLITS = ("train", "validation", "test")
@@ -96,25 +96,16 @@ def manifest_rows(
     manifest: str | Path, splits: tuple[str, ...] = SPLITS, section: CohortSection | None = None
 ) -> tuple[ManifestRow, ...]:
     """The rows of some splits; columns that decide nothing are not looked at."""
+    table = split_manifest(manifest, section)
     rows = []
-    for row in split_manifest(manifest, section).to_dict("records"):
-        slide, split = cohort_slide(row), row["split"]
-        if split in splits:
-            facts = (split, str(row["laboratory"]), stated_number(row, "repeat"), str(row["patient"]))
-            scores = (stated_number(row, "grade"), stated_number(row, "proliferation"))
-            rows.append(ManifestRow(str(row["case"]), slide.slide, slide.tissue, *facts, *scores))
-    return tuple(rows)
-
-
-def kind_of(row: Mapping[Any, Any]) -> Kind:
-    """What a manifest's column `kind` says of an image."""
-    kind = str(row.get("kind") or "").strip().lower()
-    if kind not in KINDS:
-        raise UsageError(
-            f"case {row['case']} has the kind {kind!r}",
-            next_step=f"give {', '.join(KINDS[1:])}, or leave it empty",
+    for row in table[table["split"].isin(splits)].to_dict("records"):
+        slide = cohort_slide(row)
+        names = str(row["laboratory"]), stated_number(row, "repeat"), str(row["patient"])
+        scores = stated_number(row, "grade"), stated_number(row, "proliferation")
+        rows.append(
+            ManifestRow(str(row["case"]), slide.slide, slide.tissue, str(row["split"]), *names, *scores)
         )
-    return kind
+    return tuple(rows)
 
 
 def image_facts(manifest: Path, section: CohortSection | None = None) -> pd.DataFrame:
@@ -127,14 +118,28 @@ def image_facts(manifest: Path, section: CohortSection | None = None) -> pd.Data
 
 def image_sources(cohort: pd.DataFrame, reference: pd.DataFrame) -> list[ImageSource]:
     """The images of a cohort with their points, for the method `dense`."""
-    points, empty = dict(list(reference.groupby("case"))), reference.iloc[:0]
-    sources = []
+    points, sources = dict(list(reference.groupby("case"))), []
     for row in cohort.to_dict("records"):
-        slide = cohort_slide(row)
-        facts = (str(row["laboratory"]) or "unknown", str(row["patient"]), str(row["split"]))
-        own, weight = points.get(row["case"], empty), stated_number(row, "repeat")
-        drawn = (kind_of(row), 1.0 if weight is None else weight, slide.tissue)
-        sources.append(ImageSource(slide.name, slide.slide, *facts, own, *drawn))
+        slide, weight = cohort_slide(row), stated_number(row, "repeat")
+        kind = str(row.get("kind") or "").strip().lower()
+        if kind not in KINDS:
+            raise UsageError(
+                f"case {row['case']} has the kind {kind!r}",
+                next_step=f"give {', '.join(KINDS[1:])}, or leave it empty",
+            )
+        sources.append(
+            ImageSource(
+                slide.name,
+                slide.slide,
+                str(row["laboratory"]) or "unknown",
+                str(row["patient"]),
+                str(row["split"]),
+                points.get(row["case"], reference.iloc[:0]),
+                kind,
+                1.0 if weight is None else weight,
+                slide.tissue,
+            )
+        )
     return sources
 
 
@@ -149,44 +154,35 @@ def corrected_points(folders: Sequence[str | Path]) -> pd.DataFrame:
     """Positions that people answered, with the slide's file: of reviewed results and of calibrations."""
     parts = []
     for folder in map(Path, folders):
-        found = _calibrated_points(folder) if (folder / SAMPLE).is_file() else _reviewed_points(folder)
-        if found.empty:
+        points = _calibrated_points(folder) if (folder / SAMPLE).is_file() else _reviewed_points(folder)
+        if points.empty:
             raise UsageError(
                 "nobody has answered anything there",
                 path=folder,
                 next_step="review it with metaphase view, or leave it out of the corrections",
             )
-        parts.append(found)
-    return _together(parts)
-
-
-def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Positions of several sources, of which there may be none."""
-    filled = [part for part in parts if len(part)]
-    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(CORRECTED))
+        parts.append(points)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(CORRECTED))
 
 
 def _reviewed_points(folder: Path) -> pd.DataFrame:
-    parts = []
+    parts = [pd.DataFrame(columns=list(CORRECTED))]
     for result in load_results([folder]):
         if answers_of(result):
-            table = reviewed_truth([result]).table
+            table, source = reviewed_truth([result]).table, result.source
             decided = table.loc[table["label"] != IGNORE, ["x", "y", "label"]]
-            source = result.source
             parts.append(decided.assign(slide=str(source.path.resolve()), mpp=source.mpp))
-    return _together(parts)
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
 def _calibrated_points(folder: Path) -> pd.DataFrame:
-    given = answers_table(standing(folder / DETECTIONS))
-    mean = given["answer"].map(VALUES).astype(float).groupby(given["item"]).mean()
-    rows = []
-    for item in load_project(folder / DETECTIONS).items:
-        value = float(mean.get(item.name, VALUES[UNSURE]))
-        if value != VALUES[UNSURE]:
-            label = MITOSIS if value > VALUES[UNSURE] else LOOKALIKE
-            rows.append((str(Path(item.slide).resolve()), item.mpp, item.x, item.y, label))
-    return pd.DataFrame(rows, columns=list(CORRECTED))
+    items = read_items(folder / DETECTIONS)
+    answer = consensus(items, answers_table(standing(folder / DETECTIONS)), folder)
+    items = items.assign(
+        slide=[str(Path(slide).resolve()) for slide in items["slide"]],
+        label=np.where(answer == 1, MITOSIS, LOOKALIKE),
+    )
+    return items.loc[np.isfinite(answer), list(CORRECTED)]
 
 
 def trained_by_corrections(cohort: pd.DataFrame, corrections: pd.DataFrame) -> pd.DataFrame:
@@ -278,8 +274,19 @@ def read_cohort(
             "or leave it out and give random_split in [cohort]",
         )
     used = frame[frame["split"] != ""].reset_index(drop=True)
-    _check_files(used, manifest)
-    _check_patients(used, manifest)
+    missing = used["case"][[not Path(he).is_file() for he in used["he"]]]
+    if len(missing):
+        raise TableError(
+            f"no H&E slide is there for {named(missing)}", path=manifest, next_step="check the column he"
+        )
+    splits = used.groupby("patient")["split"].nunique()
+    torn = splits.index[splits > 1]  # known to the network before they are tested
+    if len(torn):
+        raise TableError(
+            f"these patients are in more than one split: {named(map(str, torn))}",
+            path=manifest,
+            next_step="put all slides of a patient into one split",
+        )
     return used
 
 
@@ -300,30 +307,29 @@ def read_reference(
     points = points[points["case"].isin(set(cohort["case"]))].reset_index(drop=True)
     if method == "paper":
         points = points.loc[points["label"] != LOOKALIKE, list(COLUMNS)].reset_index(drop=True)
-    _check_mitoses(points, cohort, section, needed)
+    mitoses = points[points["label"] == MITOSIS].merge(cohort[["case", "split"]], on="case")
+    for split in needed:
+        if split not in set(mitoses["split"]):
+            raise UsageError(
+                f"the reference standard has no mitosis on any slide of the split {split}",
+                path=section.table or None,
+                next_step="check the cases it names, and its columns label and accepted",
+            )
     return points
 
 
 def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -> list[TrainingSlide]:
     """The slides of a split with their points."""
-    points, empty = dict(list(reference.groupby("case"))), reference.iloc[:0]
-    slides = []
+    points, slides = dict(list(reference.groupby("case"))), []
     for row in cohort[cohort["split"] == split].to_dict("records"):
-        slide = cohort_slide(row)
-        own = points.get(row["case"], empty)[["x", "y", "label"]].reset_index(drop=True)
+        slide, times = cohort_slide(row), stated_number(row, "repeat")
+        if times is not None and times != round(times):
+            raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")
+        own = points.get(row["case"], reference.iloc[:0])[["x", "y", "label"]].reset_index(drop=True)
         tissue = slide.tissue if row.get("tissue") else None
-        slides.append(TrainingSlide(slide.name, slide.slide, own, tissue, _repeat_of(row)))
+        repeat = 1 if times is None else int(times)
+        slides.append(TrainingSlide(slide.name, slide.slide, own, tissue, repeat))
     return slides
-
-
-def _repeat_of(row: dict[Any, Any]) -> int:
-    """How often the slide's mitoses count; once where the manifest does not say."""
-    times = stated_number(row, "repeat")
-    if times is None:
-        return 1
-    if times != round(times):
-        raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")
-    return int(times)
 
 
 def truth_of(row: dict[Any, Any]) -> pd.DataFrame:
@@ -331,36 +337,3 @@ def truth_of(row: dict[Any, Any]) -> pd.DataFrame:
     truth = read_table(Path(str(row["he"])).parent / "truth.parquet")
     found = truth[truth["category"] == "mitosis"]
     return pd.DataFrame({"case": row["case"], "x": found["x_he"], "y": found["y_he"], "label": MITOSIS})
-
-
-def _check_files(cohort: pd.DataFrame, manifest: str | Path) -> None:
-    missing = cohort["case"][[not Path(he).is_file() for he in cohort["he"]]]
-    if len(missing):
-        raise TableError(
-            f"no H&E slide is there for {named(missing)}", path=manifest, next_step="check the column he"
-        )
-
-
-def _check_patients(cohort: pd.DataFrame, manifest: str | Path) -> None:
-    """A patient in two splits would be known to the network before it is tested."""
-    splits = cohort.groupby("patient")["split"].nunique()
-    torn = splits.index[splits > 1]
-    if len(torn):
-        raise TableError(
-            f"these patients are in more than one split: {named(map(str, torn))}",
-            path=manifest,
-            next_step="put all slides of a patient into one split",
-        )
-
-
-def _check_mitoses(
-    points: pd.DataFrame, cohort: pd.DataFrame, section: ReferenceSection, needed: Sequence[str]
-) -> None:
-    mitoses = points[points["label"] == MITOSIS].merge(cohort[["case", "split"]], on="case")
-    for split in needed:
-        if not (mitoses["split"] == split).any():
-            raise UsageError(
-                f"the reference standard has no mitosis on any slide of the split {split}",
-                path=section.table or None,
-                next_step="check the cases it names, and its columns label and accepted",
-            )

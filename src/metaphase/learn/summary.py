@@ -15,6 +15,7 @@ from metaphase.evaluation.metrics import BootstrapConfig
 from metaphase.evaluation.operating_points import counts_of
 from metaphase.evaluation.pairs import POINTS
 from metaphase.learn.chain import NETWORKS, Chain
+from metaphase.learn.comparison import by_training, f1_of, f1_panels, laboratory_table
 from metaphase.learn.config import CNN3, ENSEMBLE
 from metaphase.learn.dense import DenseChain
 from metaphase.learn.mining.mining import SOFT_TARGET
@@ -22,7 +23,6 @@ from metaphase.learn.run import delivered_model, patch_f1, read_results
 from metaphase.networks.cards import parse_card
 from metaphase.networks.training.data import open_set
 from metaphase.reports.pages import DASH, TextTable
-from metaphase.reports.plots import Line
 from metaphase.reports.run import Examples
 
 CROP_PX = 100
@@ -38,7 +38,6 @@ CANDIDATE_FACTS = {
 """What is said of candidates, and what the paper says."""
 CANDIDATE_NOTE = "Candidates of training and validation slides; below, the paper's."
 COUNT_NOTE = "Chosen on validation slides as in the paper; without one, the threshold of mitoses counts."
-NO_DRAWS = BootstrapConfig(samples=0)
 
 
 def run_report(chain: Chain, states: States) -> dict[str, Any]:
@@ -62,35 +61,20 @@ def run_report(chain: Chain, states: States) -> dict[str, Any]:
 def _test_results(results: dict[str, Any], bootstrap: BootstrapConfig) -> dict[str, Any]:
     """What the test says: F1 on laboratories held out (all, where none is) of CNN3, the ensemble and the last
     CNN5, or of the pairs tested; tables and curves of all, by laboratory."""
-    networks: dict[str, Any] = results["networks"]
-    every = set(next(iter(networks.values()))["slides"]["centre"])
-    home = every & set(results["training_centres"])
-    away = (every - home) or every
-    shown = (CNN3, ENSEMBLE, list(networks)[-1]) if CNN3 in networks else networks
+    tested = {name: [values] for name, values in results["networks"].items()}
+    home, held_out = by_training(results["networks"].values(), results["training_centres"])
+    shown = (CNN3, ENSEMBLE, list(tested)[-1]) if CNN3 in tested else tested
     headings = ["network", "parameters", "threshold", "F1 held out", "highest F1 held out", "F1 trained"]
-    rows, by_centre = [], []
-    for name, values in networks.items():
-        counts, threshold = counts_of([values], away), f"{values['threshold']:.3f}"
-        held_out = [str(counts.f1_at_validation(bootstrap)), str(counts.highest_f1(bootstrap))]
-        trained = _f1_of(values, home) if home else DASH
-        rows.append([name, f"{values['parameters']:,}", threshold, *held_out, trained])
-        by_centre.append([name, *(_f1_of(values, {centre}) for centre in sorted(every))])
-    centres = [f"{centre} (trained on)" if centre in home else centre for centre in sorted(every)]
+    rows = []
+    for name, (values,) in tested.items():
+        counts, about = counts_of([values], held_out), [name, f"{values['parameters']:,}"]
+        f1 = [str(counts.f1_at_validation(bootstrap)), str(counts.highest_f1(bootstrap))]
+        rows.append([*about, f"{values['threshold']:.3f}", *f1, f1_of([values], home)])
     note = "F1 at the threshold chosen on validation slides; 95 % intervals draw slides."
     return {
-        "headline": [(name, _f1_of(networks[name], away)) for name in shown],
-        "tables": [
-            TextTable("", headings, rows, note),
-            TextTable("", ["F1 by laboratory", *centres], by_centre, "At the same thresholds."),
-        ],
-        "panels": {
-            title: [
-                Line(name, counts_of([values], centres).curves().tolist(), [values["threshold"]])
-                for name, values in networks.items()
-            ]
-            for title, centres in (("Laboratories held out", away), ("Training laboratory", home))
-            if centres
-        },
+        "headline": [(name, f1_of(tested[name], held_out)) for name in shown],
+        "tables": [TextTable("", headings, rows, note), laboratory_table(tested, home)],
+        "panels": f1_panels(tested, home, held_out),
     }
 
 
@@ -140,11 +124,6 @@ def _count_cells(count: dict[str, Any] | str, names: Sequence[str]) -> list[str]
         return [DASH, count, *[DASH] * (len(names) - 2)]
     shown = (count.get(name, DASH) for name in names)
     return [f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown]
-
-
-def _f1_of(values: dict[str, Any], centres: set[str]) -> str:
-    value = counts_of([values], centres).f1_at_validation(NO_DRAWS).value
-    return DASH if np.isnan(value) else f"{value:.3f}"
 
 
 def example_groups(stores: Sequence[str]) -> list[Examples]:

@@ -42,9 +42,9 @@ def test_whole_slide_equals_plain_definition() -> None:
     slide = ArraySlide(noisy_tissue(150, 210), mpp=MPP)
     found = find_candidates(slide, everywhere(slide), CONFIG, tile_px=64)
     expected = greedy(intensity_sums(noisy_tissue(150, 210)), 10.0, intensity_limit(0.6))
-    np.testing.assert_array_equal(found.table[["x", "y"]], expected[:, :2] + 0.5)
-    np.testing.assert_allclose(found.table["intensity"], expected[:, 2] / FULL_SUM, atol=1e-6)
-    assert (found.table["intensity"] < 0.6).all()
+    np.testing.assert_array_equal(found[["x", "y"]], expected[:, :2] + 0.5)
+    np.testing.assert_allclose(found["intensity"], expected[:, 2] / FULL_SUM, atol=1e-6)
+    assert (found["intensity"] < 0.6).all()
 
 
 @FEW
@@ -55,15 +55,14 @@ def test_same_candidates_whatever_the_tiling(tile_px: int, seed: int, mpp: float
     config = dataclasses.replace(CONFIG, mpp=mpp)
     whole = find_candidates(slide, tissue, config, tile_px=1000)
     tiled = find_candidates(slide, tissue, config, tile_px=tile_px)
-    assert len(whole.table) > 10
-    assert tiled.table.equals(whole.table)
-    assert (tiled.tissue_mm2, tiled.dark_share) == (whole.tissue_mm2, whole.dark_share)
+    assert len(whole) > 10
+    assert tiled.equals(whole)
 
 
 def test_inside_tissue_only() -> None:
     slide = ArraySlide(noisy_tissue(230, 170), mpp=MPP)
     tissue = patchy_tissue(slide)
-    table = find_candidates(slide, tissue, CONFIG).table
+    table = find_candidates(slide, tissue, CONFIG)
     columns = ((table["x"] - tissue.x) // tissue.scale).astype(int)
     rows = ((table["y"] - tissue.y) // tissue.scale).astype(int)
     assert len(table) > 10
@@ -74,8 +73,8 @@ def test_empty_tissue_has_no_candidates() -> None:
     slide = ArraySlide(noisy_tissue(64, 64), mpp=MPP)
     none = TissueMask(np.zeros((4, 4), np.bool_), 4.0, 0, 0, 16)
     found = find_candidates(slide, none, CONFIG)
-    assert len(found.table) == 0
-    assert list(found.table.columns) == ["x", "y", "intensity"]
+    assert len(found) == 0
+    assert list(found.columns) == ["x", "y", "intensity"]
 
 
 def test_dots_on_a_file_are_found_where_they_are(tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ def test_dots_on_a_file_are_found_where_they_are(tmp_path: Path) -> None:
     path = write_slide(tmp_path / "dots.tif", dotted(400, 350, dots))
     with open_slide(path) as slide:
         mask = TissueMask(np.ones((1, 1), np.bool_), MPP, 0, 0, 400.0)
-        table = find_candidates(slide, mask, CandidateConfig()).table
+        table = find_candidates(slide, mask, CandidateConfig())
     positions = table.loc[table["intensity"] < 0.2, ["x", "y"]].to_numpy()
     assert sorted(map(tuple, (positions - 0.5).astype(int).tolist())) == sorted(dots)
 
@@ -91,7 +90,7 @@ def test_dots_on_a_file_are_found_where_they_are(tmp_path: Path) -> None:
 def test_coarser_slides_are_brought_to_the_working_resolution() -> None:
     slide = ArraySlide(dotted(300, 300, [(150, 100)], radius_px=4), mpp=0.5)
     mask = TissueMask(np.ones((1, 1), np.bool_), 0.5, 0, 0, 300.0)
-    table = find_candidates(slide, mask).table
+    table = find_candidates(slide, mask)
     darkest = table.loc[table["intensity"].idxmin()]
     assert abs(darkest["x"] - 150.5) <= 1
     assert abs(darkest["y"] - 100.5) <= 1

@@ -17,7 +17,7 @@ from metaphase.images.tissue import finding
 from metaphase.images.tissue.finding import TissueMask, TissueSource, save_tissue
 from metaphase.learn.mining import mining as mining_module
 from metaphase.learn.mining.candidates import CandidateConfig, CandidateError
-from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide
 from metaphase.learn.mining.sets import LabelConfig, SetConfig, hard_column
 from metaphase.networks.training.data import open_set
 from metaphase.networks.training.patches import open_store
@@ -228,7 +228,7 @@ def test_stain_standardisation_changes_pixels_not_places(tmp_path: Path, slides:
     plain = make_mining(tmp_path / "a", slides)
     standard = make_mining(tmp_path / "b", slides, dataclasses.replace(CONFIG, standardise="hsd"))
     source = plain.train[0]
-    with opened(source) as slide, opened(source, standard._transform(source)) as mapped:
+    with source.slide.open() as slide, standard._opened(source) as mapped:
         assert (mapped.width, mapped.height, mapped.mpp) == (slide.width, slide.height, slide.mpp)
         assert not np.array_equal(slide.read(0, 0, 50, 50), mapped.read(0, 0, 50, 50))
     pictures = [open_store(mining.positive_stores()[0]).take(np.arange(2)) for mining in (plain, standard)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide, opened
+from metaphase.learn.mining.mining import Mining, MiningConfig, TrainingSlide
 from metaphase.learn.mining.sets import SetConfig, hard_column
 from metaphase.networks.cards import NetworkSpec
 from metaphase.networks.judging import NetworkJudge
@@ -77,7 +77,7 @@ def _check_judge(mining: Mining, cnn3: NetworkJudge, members: list[Path], ensemb
     source = mining.train[0]
     stored = open_set(mining.easy_stores())
     patches, points = stored.take(np.arange(len(stored.index))), stored.index[["x", "y"]].to_numpy()
-    with opened(source) as slide:
+    with source.slide.open() as slide:
         np.testing.assert_allclose(cnn3(slide, points), cnn3.judge(patches), atol=1e-5)
     single = [NetworkJudge([member], "cpu").judge(patches) for member in members]
     np.testing.assert_allclose(ensemble.judge(patches), np.mean(single, axis=0), atol=1e-6)

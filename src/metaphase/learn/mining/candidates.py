@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import groupby
+from dataclasses import field
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import PositiveFloat, PositiveInt
 
 from metaphase.base.arrays import RGB, Floats, Integers
@@ -57,104 +58,70 @@ class DarkestFirst:
     """
 
     def __init__(self, width: int, radius_px: float, limit: int) -> None:
-        self._width, self._limit = width, limit
+        self._width, self._limit, self._radius2 = width, limit, radius_px**2
         self._side = max(1, math.ceil(radius_px))
-        self._radius2 = radius_px**2
         self._circle = _circle(radius_px)
-        columns = -(-width // self._side) + 2
+        columns = -(-width // self._side) + 2  # a block of nothing stands at either side, and above
         self._pixels = np.full((self._side, columns * self._side), EXCLUDED)
-        self._ranks = np.full((1, columns), _NONE, np.int64)
         self._top = -self._side
-        self._waiting = np.empty((0, width), np.uint16)
 
     def push(self, rows: Values) -> Integers:
         """Add rows (height, width); returns the points that are now certain, as (x, y, value)."""
-        rows = np.concatenate([self._waiting, rows])
-        whole = len(rows) // self._side * self._side
-        self._waiting = rows[whole:]
-        self._append(rows[:whole])
-        return self._settle()
+        wide = np.full((len(rows), self._pixels.shape[1]), EXCLUDED)
+        wide[:, self._side : self._side + self._width] = rows
+        self._pixels = np.concatenate([self._pixels, wide])
+        ranks = np.empty((len(self._pixels) // self._side, wide.shape[1] // self._side), np.int64)
+        for row in range(len(ranks)):
+            self._rank(ranks, np.full(ranks.shape[1], row), np.arange(ranks.shape[1]))
+        points = [np.empty((0, 3), np.int64)]
+        while len(blocks := _ready(ranks)):
+            points.append(self._take(ranks, blocks))
+        open_rows = np.flatnonzero((ranks != _NONE).any(axis=1))
+        done = max(0, (open_rows[0] if len(open_rows) else len(ranks)) - 1)  # one stands for all above
+        self._pixels = self._pixels[done * self._side :]
+        self._top += done * self._side
+        return np.concatenate(points)
 
     def finish(self) -> Integers:
         """No more rows come: the points that are left."""
-        left = len(self._waiting)
-        self._waiting = np.pad(
-            self._waiting, ((0, 2 * self._side - left), (0, 0)), constant_values=int(EXCLUDED)
-        )
-        return self.push(np.empty((0, self._width), np.uint16))
+        missing = 2 * self._side - len(self._pixels) % self._side
+        return self.push(np.full((missing, self._width), EXCLUDED))
 
-    def _append(self, rows: Values) -> None:
-        """Put whole block rows below those that are there; a block of nothing stands at either side."""
-        wide = np.full((len(rows), self._pixels.shape[1]), EXCLUDED)
-        wide[:, self._side : self._side + self._width] = rows
-        first = len(self._ranks)
-        self._pixels = np.concatenate([self._pixels, wide])
-        grown = np.full((len(self._pixels) // self._side, self._ranks.shape[1]), _NONE, np.int64)
-        grown[:first] = self._ranks
-        self._ranks = grown
-        for row in range(first, len(grown)):
-            self._rank(np.stack(np.broadcast_arrays(row, np.arange(grown.shape[1])), axis=1))
-
-    def _rank(self, blocks: Integers) -> None:
-        """Find the lowest undecided pixel of each of `blocks` (row, column)."""
-        rows, columns = blocks.T
-        grid = self._pixels.reshape(len(self._ranks), self._side, -1, self._side)
-        inside = grid[rows, :, columns].reshape(len(blocks), -1)
+    def _rank(self, ranks: Integers, rows: Integers, columns: Integers) -> None:
+        """Find the lowest undecided pixel of some blocks."""
+        grid = self._pixels[: len(ranks) * self._side].reshape(len(ranks), self._side, -1, self._side)
+        inside = grid[rows, :, columns].reshape(len(rows), -1)
         position = inside.argmin(axis=1)
-        value = inside[np.arange(len(blocks)), position].astype(np.int64)
+        value = inside[np.arange(len(rows)), position].astype(np.int64)
         y = rows * self._side + position // self._side + self._top + self._side
         x = columns * self._side + position % self._side
         rank = (value << 2 * _PLACE_BITS) | (y << _PLACE_BITS) | x
-        self._ranks[rows, columns] = np.where(value < self._limit, rank, _NONE)
+        ranks[rows, columns] = np.where(value < self._limit, rank, _NONE)
 
-    def _settle(self) -> Integers:
-        """Take what can be taken, round by round, and let go of the rows that are done."""
-        found = [np.empty((0, 3), np.int64)]
-        while len(ready := self._ready()):
-            found.append(self._take(ready))
-        self._release()
-        return np.concatenate(found)
-
-    def _ready(self) -> Integers:
-        """Blocks whose lowest pixel ranks first among the 8 around; those below the last row are unknown."""
-        first = self._ranks == _lowest_around(self._ranks)
-        first[-1] = False
-        return np.argwhere(first & (self._ranks != _NONE))
-
-    def _take(self, blocks: Integers) -> Integers:
-        """Take the lowest pixels of `blocks`, and suppress the circles around them."""
-        x, y, value = _unpack(self._ranks[tuple(blocks.T)])
+    def _take(self, ranks: Integers, blocks: Integers) -> Integers:
+        """Take the lowest pixels of `blocks` (row, column), and suppress the circles around them."""
+        x, y, value = _unpack(ranks[tuple(blocks.T)])
         reach = len(self._circle) // 2
         for column, row in zip(x.tolist(), (y - self._top - self._side).tolist(), strict=True):
             window = self._pixels[row - reach : row + reach + 1, column - reach : column + reach + 1]
             np.maximum(window, self._circle, out=window)
         around = (blocks[:, None] + np.mgrid[-1:2, -1:2].reshape(2, 9).T).reshape(-1, 2)
-        near_x, near_y, _ = _unpack(self._ranks[tuple(around.T)])
+        near_x, near_y, _ = _unpack(ranks[tuple(around.T)])
         hit = (near_x - x.repeat(9)) ** 2 + (near_y - y.repeat(9)) ** 2 <= self._radius2
-        columns = self._ranks.shape[1]
-        changed = np.unique(around[hit] @ (columns, 1))
-        self._rank(np.stack([changed // columns, changed % columns], axis=1))
+        self._rank(ranks, *np.unique(around[hit], axis=0).T)
         return np.stack([x - self._side, y - self._side, value], axis=1)
-
-    def _release(self) -> None:
-        """Drop the block rows that are done, but for one that stands for all above."""
-        open_rows = np.flatnonzero((self._ranks != _NONE).any(axis=1))
-        done = (open_rows[0] if len(open_rows) else len(self._ranks)) - 1
-        if done > 0:
-            self._ranks = self._ranks[done:]
-            self._pixels = self._pixels[done * self._side :]
-            self._top += done * self._side
 
 
 def _unpack(ranks: Integers) -> tuple[Integers, Integers, Integers]:
     return ranks & _PLACE, (ranks >> _PLACE_BITS) & _PLACE, ranks >> 2 * _PLACE_BITS
 
 
-def _lowest_around(ranks: Integers) -> Integers:
-    """Lowest of the 3 x 3 entries around each (scipy's filter would round these large integers)."""
-    padded = np.pad(ranks, 1, constant_values=_NONE)
-    rows = np.minimum(np.minimum(padded[:-2], padded[1:-1]), padded[2:])
-    return np.minimum(np.minimum(rows[:, :-2], rows[:, 1:-1]), rows[:, 2:])
+def _ready(ranks: Integers) -> Integers:
+    """Blocks whose lowest pixel ranks first among the 8 around; those below the last row are unknown."""
+    around = sliding_window_view(np.pad(ranks, 1, constant_values=_NONE), (3, 3))
+    first = (ranks == around.min(axis=(2, 3))) & (ranks != _NONE)
+    first[-1] = False
+    return np.argwhere(first)
 
 
 def _circle(radius_px: float) -> Values:
@@ -199,18 +166,6 @@ class CandidateError(MetaphaseError):
     """Candidates cannot be found, read or used."""
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The candidates of one slide, ordered by y, then x, and how dark the slide was."""
-
-    table: pd.DataFrame
-    """Columns x, y (level-0 position of the pixel's centre), intensity (of its colours, from 0 to 1)."""
-    tissue_mm2: float
-    """Area that was searched."""
-    dark_share: float
-    """Share of it below the threshold."""
-
-
 def find_candidates(
     slide: Slide,
     tissue: TissueMask,
@@ -218,9 +173,10 @@ def find_candidates(
     *,
     threads: int | None = None,
     tile_px: int = TILE_PX,
-) -> Candidates:
-    """Find the candidates of a slide, within its tissue.
+) -> pd.DataFrame:
+    """The candidates of a slide, within its tissue, ordered by y, then x.
 
+    Columns are x, y (level-0 position of the pixel's centre) and intensity (of its colours, from 0 to 1).
     The slide is read once, a row of tiles after the other; memory holds one such row and what is undecided.
     Tiles have no influence on the result. (Where a slide must be resampled, the reader's last rounding may
     depend on the square read, which is why squares are always whole and on one grid.)
@@ -229,29 +185,29 @@ def find_candidates(
     plan = plan_tiles(slide.bounds, slide.mpp, mpp=config.mpp, tile_px=tile_px, mask=tissue.grid)
     limit = intensity_limit(config.threshold)
     stream = DarkestFirst(plan.width, config.diameter_um / 2 / config.mpp, limit)
-    found, tissue_px, dark_px = [np.empty((0, 3), np.int64)], 0, 0
-    for sums, inside_px in _bands(slide, plan, tissue.grid, tile_px, threads or available_cores()):
-        found.append(stream.push(sums))
-        tissue_px += inside_px
-        dark_px += int(np.count_nonzero(sums < limit))
-        _check_count(slide, sum(map(len, found)), config)
-    points = ordered(np.concatenate([*found, stream.finish()]))
-    _check_count(slide, len(points), config)
-    share = dark_px / max(1, tissue_px)
-    if share > config.max_dark_share:
+    parts, count, tissue_px, dark_px = [np.empty((0, 3), np.int64)], 0, 0, 0
+    bands = _bands(slide, plan, tissue.grid, tile_px, threads or available_cores())
+    for band in chain(bands, [None]):
+        parts.append(stream.finish() if band is None else stream.push(band))
+        count += len(parts[-1])
+        if count > config.max_candidates:
+            raise CandidateError(
+                f"more than {config.max_candidates:,} candidates",
+                path=slide.info.path or slide.name,
+                next_step="check stain, mpp and tissue mask; lower the threshold, or raise max_candidates",
+            )
+        if band is not None:
+            tissue_px += int(np.count_nonzero(band != EXCLUDED))
+            dark_px += int(np.count_nonzero(band < limit))
+    if dark_px > config.max_dark_share * tissue_px:
         raise CandidateError(
-            f"{share:.1%} of the tissue is darker than the threshold {config.threshold:g}",
+            f"{dark_px / tissue_px:.1%} of the tissue is darker than the threshold {config.threshold:g}",
             path=slide.info.path or slide.name,
             next_step="check that it is H&E; standardise its stain, or lower the threshold",
         )
-    table = pd.DataFrame(
-        {
-            "x": plan.x + (points[:, 0] + 0.5) * plan.scale,
-            "y": plan.y + (points[:, 1] + 0.5) * plan.scale,
-            "intensity": (points[:, 2] / FULL_SUM).astype(np.float32),
-        }
-    )
-    return Candidates(table, tissue_px * (config.mpp / 1000) ** 2, share)
+    x, y, value = ordered(np.concatenate(parts)).T
+    table = {"x": plan.x + (x + 0.5) * plan.scale, "y": plan.y + (y + 0.5) * plan.scale}
+    return pd.DataFrame(table | {"intensity": (value / FULL_SUM).astype(np.float32)})
 
 
 def intensity_limit(threshold: float) -> int:
@@ -275,38 +231,25 @@ def intensity_sums(pixels: RGB) -> Values:
     return sums
 
 
-def _bands(
-    slide: Slide, plan: TilePlan, mask: MaskGrid, tile_px: int, threads: int
-) -> Iterator[tuple[Values, int]]:
-    """Rows of tiles from the top, as intensities, with their pixels of tissue; all else is excluded."""
+def _bands(slide: Slide, plan: TilePlan, mask: MaskGrid, tile_px: int, threads: int) -> Iterator[Values]:
+    """Rows of tiles from the top, as intensities; all but tissue is excluded."""
 
-    def load(tile: Tile) -> tuple[Tile, Values, int]:
+    def load(tile: Tile) -> tuple[Tile, Values]:
         x, y = plan.to_level0(tile.core.x, tile.core.y)
         square = intensity_sums(slide.read(x, y, tile_px, tile_px, plan.mpp))
         sums = square[: tile.core.height, : tile.core.width]
-        outside = ~mask.under(plan, tile.core)
-        sums[outside] = EXCLUDED
-        return tile, sums, int(outside.size - np.count_nonzero(outside))
+        sums[~mask.under(plan, tile.core)] = EXCLUDED
+        return tile, sums
 
     top = 0
     loaded = ordered_map(load, plan.tiles, threads=threads, ahead=2 * threads)
     for y, tiles in groupby(loaded, key=lambda item: item[0].core.y):
         for start in range(top, y, tile_px):
-            yield np.full((min(tile_px, y - start), plan.width), EXCLUDED), 0
-        band, tissue_px = np.empty((0, 0), np.uint16), 0
-        for tile, sums, inside in tiles:
+            yield np.full((min(tile_px, y - start), plan.width), EXCLUDED)
+        band = np.full((0, plan.width), EXCLUDED)
+        for tile, sums in tiles:
             if not len(band):
                 band = np.full((tile.core.height, plan.width), EXCLUDED)
             band[:, tile.core.x : tile.core.right] = sums
-            tissue_px += inside
         top = y + len(band)
-        yield band, tissue_px
-
-
-def _check_count(slide: Slide, count: int, config: CandidateConfig) -> None:
-    if count > config.max_candidates:
-        raise CandidateError(
-            f"more than {config.max_candidates:,} candidates",
-            path=slide.info.path or slide.name,
-            next_step="check stain, mpp and tissue mask; lower the threshold, or raise max_candidates",
-        )
+        yield band

@@ -8,7 +8,6 @@ mining.add_soft_targets(hard, NetworkJudge(cnn4_models))  # index column ensembl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,13 +87,6 @@ class TrainingSlide:
         require_columns(self.reference, ("x", "y"), self.name)
 
 
-@contextmanager
-def opened(source: TrainingSlide, transform: StainTransform | None = None) -> Iterator[Slide]:
-    """The slide, with its stain standardised where a transform is given."""
-    with source.slide.open() as slide:
-        yield slide if transform is None else StandardisedSlide(slide, transform)
-
-
 # ---- what decides each step's result ----
 
 
@@ -165,9 +157,8 @@ SLIDES_AT_ONCE = 8
 SOFT_TARGET = "ensemble"
 """Index column with the mean probability of the ensemble."""
 
+Item = TypeVar("Item")
 Made = TypeVar("Made")
-
-
 Standardise = Literal["", "hsd"]
 """By which method all slides are brought to one stain."""
 
@@ -229,24 +220,25 @@ class Mining:
     @cached_property
     def darkness(self) -> Floats:
         """Intensity of the darkest candidate within d of each mitosis of validation slides; 1 for none."""
-        config, parts = self.config.candidates, [np.empty(0)]
+        parts = [np.empty(0)]
         for source in self.validation:
-            with opened(source) as slide:
-                within = config.diameter_um / slide.mpp
+            with source.slide.open() as slide:
+                within = self.config.candidates.diameter_um / slide.mpp
             parts.append(darkest_near(self.found(source), points_of(source.reference, MITOSIS), within))
         return np.concatenate(parts)
 
     @cached_property
     def threshold(self) -> float:
         """t: as configured, or the lowest that recalls enough of the validation slides' mitoses."""
-        config, wanted = self.config.candidates, self.config.recall
-        if not wanted:
-            return config.threshold
-        chosen, reached = threshold_for_recall(self.darkness, wanted), float((self.darkness < 1).mean())
+        highest, recall = self.config.candidates.threshold, self.config.recall
+        if not recall:
+            return highest
+        chosen = threshold_for_recall(self.darkness, recall)
         if chosen is None:
+            reached = float((self.darkness < 1).mean())
             raise CandidateError(
-                f"candidates darker than {config.threshold:g} recall {reached:.3f} of the validation slides' "
-                f"mitoses, not {wanted:g}",
+                f"candidates darker than {highest:g} recall {reached:.3f} of the validation slides' "
+                f"mitoses, not {recall:g}",
                 next_step="raise threshold in [candidates], or lower recall",
             )
         return chosen
@@ -254,34 +246,34 @@ class Mining:
     def candidates(self, source: TrainingSlide) -> pd.DataFrame:
         """Candidates of a slide at the threshold: those of a higher one, up to it."""
         found = self.found(source)
-        return (
-            found[found["intensity"] < self.threshold].reset_index(drop=True) if self.config.recall else found
-        )
+        if not self.config.recall:
+            return found
+        return found[found["intensity"] < self.threshold].reset_index(drop=True)
 
     def found(self, source: TrainingSlide) -> pd.DataFrame:
         """Candidates of a slide at the configured threshold, found now or by an earlier run."""
+        return read_table(self.find(source))
+
+    def find(self, source: TrainingSlide) -> Path:
+        """Find them, unless an earlier run has; the file they are in."""
         path = self.folder / "candidates" / f"{source.name}.parquet"
         record = CandidatesFound(self._seen_slide(source), self.config.candidates)
         if not record.is_done(path):
-            started = time.perf_counter()
-            with opened(source, self._transform(source)) as slide:
-                threads = self.threads or max(1, available_cores() // _slides_at_once())
-                found = find_candidates(slide, self.tissue(source), self.config.candidates, threads=threads)
-            seconds = round(time.perf_counter() - started, 2)
-            facts = {"tissue_mm2": found.tissue_mm2, "dark_share": found.dark_share, "seconds": seconds}
-            with record.noted(path, facts):
-                write_table(path, found.table)
-        return read_table(path)
+            threads = self.threads or max(1, available_cores() // _slides_at_once())
+            tissue = self.tissue(source)
+            with record.noted(path), self._opened(source) as slide:
+                write_table(path, find_candidates(slide, tissue, self.config.candidates, threads=threads))
+        return path
 
     def tissue(self, source: TrainingSlide) -> TissueMask:
         """Tissue of a slide: the given mask, or one found now or by an earlier run."""
+        wanted = self._seen_slide(source).tissue
         if source.tissue is not None:
-            with opened(source) as slide:
-                return source.tissue.of(slide)
-        path, wanted = self.folder / "tissue" / f"{source.name}.tissue.png", self._seen_slide(source).tissue
-        record = TissueFound(source.slide, wanted)
+            with source.slide.open() as slide:
+                return wanted.of(slide)
+        path, record = self.folder / "tissue" / f"{source.name}.tissue.png", TissueFound(source.slide, wanted)
         if not record.is_done(path):
-            with opened(source) as slide, record.noted(path):
+            with source.slide.open() as slide, record.noted(path):
                 write_bytes(path, wanted.of(slide).to_png())
         return load_tissue(path)
 
@@ -306,12 +298,10 @@ class Mining:
 
     def judged(self, judge: NetworkJudge) -> Tables:
         """Labelled candidates of the training slides with the `probability` that `judge` gives each."""
-        tables = {}
-        for number, source in enumerate(self.train):
-            self.progress("probabilities", number, len(self.train))
-            tables[source.name] = self._judge(source, self.labelled_training[source.name], judge)
-        self.progress("probabilities", len(self.train), len(self.train))
-        return tables
+        return {
+            source.name: self._judge(source, self.labelled_training[source.name], judge)
+            for source in self._in_turn("probabilities", self.train)
+        }
 
     def hard_stores(self, judge: NetworkJudge) -> list[str]:
         """Stores to train CNN4 and CNN5 on: all positives, and the negatives of all difficult sets.
@@ -324,15 +314,13 @@ class Mining:
     def add_soft_targets(self, stores: Sequence[str | Path], judge: NetworkJudge) -> None:
         """Add to each store what an ensemble says about its patches, unturned and in their own stain."""
         record = SoftTargetsAdded(SOFT_TARGET, judge.identity)
-        for number, store in enumerate(stores):
-            self.progress("soft targets", number, len(stores))
+        for store in self._in_turn("soft targets", stores):
             add_answers(store, judge.judge, SOFT_TARGET, record)
-        self.progress("soft targets", len(stores), len(stores))
 
     def _label(self, what: str, sources: Sequence[TrainingSlide]) -> Tables:
         def label(source: TrainingSlide) -> pd.DataFrame:
             candidates = self.candidates(source)
-            with opened(source) as slide:
+            with source.slide.open() as slide:
                 return label_candidates(candidates, source.reference, slide, self.config.labels)
 
         return dict(zip((source.name for source in sources), self._each(what, sources, label), strict=True))
@@ -341,7 +329,7 @@ class Mining:
         path = self.folder / "probabilities" / f"{source.name}.parquet"
         record = CandidatesJudged(self._seen_slide(source), table, judge.identity)
         if not record.is_done(path):
-            with opened(source, self._transform(source)) as slide:
+            with self._opened(source) as slide:
                 answers = judge(slide, table[["x", "y"]].to_numpy(np.float64))
             if answers.shape != (len(table),) or not ((answers >= 0) & (answers <= 1)).all():
                 odd = f"{answers.shape} answers, or some that are not probabilities"
@@ -366,7 +354,7 @@ class Mining:
             target, table = folder / source.name, tables[source.name]
             record = PatchesCut(self._seen_slide(source), table, *size)
             if not record.matches(target / RECORD) or not (target / SUMMARY).is_file():
-                with opened(source, self._transform(source)) as slide:
+                with self._opened(source) as slide:
                     rows = table.assign(slide=source.name)
                     write_store(target, slide, rows, record, *size, threads=self.threads)
             return str(target)
@@ -378,18 +366,24 @@ class Mining:
     ) -> list[Made]:
         """What is made of each slide, a few slides side by side."""
         at_once = _slides_at_once()
-        made: list[Made] = []
-        self.progress(what, 0, len(sources))
-        for one in ordered_map(make, sources, threads=at_once, ahead=at_once):
-            made.append(one)
-            self.progress(what, len(made), len(sources))
-        return made
+        results = ordered_map(make, sources, threads=at_once, ahead=at_once)
+        return [next(results) for _ in self._in_turn(what, sources)]
 
-    def _transform(self, source: TrainingSlide) -> StainTransform | None:
-        """The way to the common stain, fitted now or by an earlier run; none where none is asked for."""
-        if not self.config.standardise:
-            return None
-        return self.transform_of(source.name, source.slide)
+    def _in_turn(self, what: str, items: Sequence[Item]) -> Iterator[Item]:
+        """The items one by one, with progress."""
+        for number, item in enumerate(items):
+            self.progress(what, number, len(items))
+            yield item
+        self.progress(what, len(items), len(items))
+
+    @contextmanager
+    def _opened(self, source: TrainingSlide) -> Iterator[Slide]:
+        """A slide as networks see it."""
+        with source.slide.open() as slide:
+            if self.config.standardise:
+                yield StandardisedSlide(slide, self.transform_of(source.name, source.slide))
+            else:
+                yield slide
 
     def transform_of(self, name: str, slide: SlideSource) -> StainTransform:
         """The way from the colours of a slide of the training laboratories to the common ones."""
