@@ -29,14 +29,21 @@ from metaphase.base.settings import (
 )
 from metaphase.base.sharing.batch import ERRORS
 from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
-from metaphase.base.tables import TableError, named, read_manifest, read_table, write_table
-from metaphase.detections.matching import NOBODY, match
+from metaphase.base.tables import (
+    TableError,
+    named,
+    read_manifest,
+    read_table,
+    write_manifest,
+    write_table,
+)
+from metaphase.detections.matching import NOBODY
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS, DetectionSet
 from metaphase.evaluation.comparison import load_truth
 from metaphase.evaluation.datasets import read_simulated
 from metaphase.evaluation.grades import evaluate_scores
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate
-from metaphase.evaluation.mitoses import evaluate_mitoses
+from metaphase.evaluation.mitoses import evaluate_mitoses, locate
 from metaphase.evaluation.tuning import COUNT_PARTS, tune_count, tune_mitoses
 from metaphase.lab.folder import Lab, LabSettings, RoundSettings
 from metaphase.lab.label_steps import label_steps
@@ -166,12 +173,12 @@ def run_paper(paper: Paper, *, report: Report, watch: Watch, at_once: int = 1) -
     if paper.section.pairs is not None:
         pairs = _simulate(paper.root / "pairs", paper.section.pairs, BOTH, report)
     else:
-        pairs = _absolute(split_manifest(paper.manifest, paper.run.cohort))
+        pairs = split_manifest(paper.manifest, paper.run.cohort)
         pairs = pairs[(pairs["he"] != "") & (pairs["phh3"] != "")]
     if pairs.empty:
         advice = "fill its columns he and phh3"
         raise TableError("there is no pair of slides", path=paper.manifest, next_step=advice)
-    write_table(paper.lab.manifest, pairs)
+    write_manifest(paper.lab.manifest, pairs)
     labelled = label_pairs(paper, report, watch)
     _find_outside(paper, report)
     _join_cohort(paper)
@@ -185,14 +192,6 @@ def _simulate(
     return read_manifest(folder / "manifest.csv")
 
 
-def _absolute(manifest: pd.DataFrame) -> pd.DataFrame:
-    """The manifest with paths that hold wherever it lies."""
-    for name in {"he", "phh3", "tissue"} & set(manifest.columns):
-        paths = [str(Path(one).resolve()) if one and Path(one).exists() else one for one in manifest[name]]
-        manifest = manifest.assign(**{name: paths})
-    return manifest
-
-
 def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
     """The steps of a laboratory's workflow up to the reference standard; what people are asked is answered
     already, or by simulated observers."""
@@ -204,7 +203,7 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
         steps = label_steps(lab)
         stages = [step.stage for step in steps]
         states = stage_states(stages, lab.root)
-        first = next((number for number, one in enumerate(states) if one.status != "kept"), None)
+        first = next((number for number, state in enumerate(states) if state.status != "kept"), None)
         if first is None:
             return states
         step = steps[first]
@@ -231,14 +230,15 @@ def _take_project(source: Path, target: Path) -> None:
             return
         shutil.rmtree(target)
     write_project(target, read_items(source), load_project(source).settings)
+    entries = [Entry(each.observer, each.item, each.answer, each.seconds, each.time) for each in given]
     with AnswerStore(load_project(target)) as store:
-        store.record_many(Entry(one.observer, one.item, one.answer, one.seconds, one.time) for one in given)
+        store.record_many(entries)
 
 
 def _answer(paper: Paper, folder: Path) -> None:
     """Simulated observers answer: a student in round 1, four people in round 2, as in the paper."""
     items, first = read_items(folder), folder == paper.lab.round(1)
-    observers = [one for one in FOUR_OBSERVERS if one.name == "student" or not first]
+    observers = [observer for observer in FOUR_OBSERVERS if observer.name == "student" or not first]
     truths = {
         str(case): read_table(paper.root / "pairs" / str(case) / "truth.parquet")
         for case in items["case"].unique()
@@ -283,16 +283,16 @@ def _write_outside(
     judges = manifest["split"] == TEST
     if judges.nunique() == 1:
         judges = pd.Series(pd.factorize(manifest["patient"])[0] % 2 == 1, index=manifest.index)
-    written = _absolute(manifest).assign(
+    written = manifest.assign(
         case=manifest["case"].map(called),
         patient="outside " + manifest["patient"],
         split=judges.map({True: TEST, False: TUNE}),
     )
-    write_table(paper.outside / f"{kind}.csv", written)
+    write_manifest(paper.outside / f"{kind}.csv", written)
     if truth is not None:
         own = truth.table[truth.table["label"].isin((MITOSIS, LOOKALIKE, IGNORE))]
         own = pd.concat([own, pd.DataFrame({"slide": truth.slides})])  # some have no point
-        own = own[own["slide"].isin(called)].assign(slide=lambda table: table["slide"].map(called))
+        own = own.assign(slide=own["slide"].map(called)).dropna(subset="slide")
         write_table(paper.outside / "truth.csv", own[["slide", "x", "y", "label"]])
 
 
@@ -344,14 +344,15 @@ class Elsewhere:
 
 def measure_elsewhere(paper: Paper, report: Report) -> Elsewhere:
     """Search what comes from elsewhere with the delivered network; tune on one part, judge on the other."""
-    found = Elsewhere()
-    for kind, measured in ((FIELDS, _mitoses_elsewhere), (SLIDES, _counts_elsewhere)):
+    measured = Elsewhere()
+    for kind, measure in ((FIELDS, _mitoses_elsewhere), (SLIDES, _counts_elsewhere)):
         if outside_manifest(paper, kind) is not None:
             try:
-                found = measured(paper, _search(paper, kind, report), found)
+                measured = measure(paper, _search(paper, kind, report), measured)
             except TableError as error:
-                found = replace(found, problems=(*found.problems, f"Nothing of {kind}: {error.problem}."))
-    return found
+                problem = f"Nothing of {kind}: {error.problem}."
+                measured = replace(measured, problems=(*measured.problems, problem))
+    return measured
 
 
 def _search(paper: Paper, kind: str, report: Report) -> Path:
@@ -364,44 +365,50 @@ def _search(paper: Paper, kind: str, report: Report) -> Path:
     return manifest.with_suffix(".parquet")
 
 
-def _mitoses_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
+def _mitoses_elsewhere(paper: Paper, table: Path, measured: Elsewhere) -> Elsewhere:
     truth, manifest = paper.outside / "truth.csv", paper.outside / f"{FIELDS}.csv"
     matching = replace(paper.run.test.matching, missing_as_empty=True)
     point = tune_mitoses(truth, table, manifest=manifest, split=TUNE, matching=matching)
-    chosen = replace(matching, threshold=point.delta)
+    matching = replace(matching, threshold=point.delta)
     result = evaluate_mitoses(
-        truth, table, manifest=manifest, split=TEST, matching=chosen, bootstrap=paper.bootstrap
+        truth, table, manifest=manifest, split=TEST, matching=matching, bootstrap=paper.bootstrap
     )
-    every, (cohort, points) = read_table(table), load_truth(truth, manifest)
-    real = points.of_label(MITOSIS).table
-    judged = []
-    for case, mpp, *_ in cohort.of_split(TEST).frames():
-        own = every[(every["slide"] == case) & (every["probability"] >= point.delta)]
-        places = (one[["x", "y"]].to_numpy(float) * mpp for one in (own, real[real["slide"] == case]))
-        positions, truths = places
-        matched = match(positions, own["probability"].to_numpy(float), truths, matching.radius_um)
-        judged.append(own.assign(true=matched != NOBODY))
-    agreement = {"mitoses": (result.overall.f1, result.overall.slides)}
-    return replace(
-        found, detections=pd.concat(judged), agreement=agreement, numbers={"delta of mitoses": point.delta}
+    judged = locate(
+        truth,
+        table,
+        manifest=manifest,
+        split=TEST,
+        mpp=None,
+        matching=matching,
+        floor=point.delta,
+        every=True,
     )
+    parts = [
+        pd.DataFrame(slide.positions, columns=["x", "y"]).assign(
+            slide=case, probability=slide.probability, true=slide.matched != NOBODY
+        )
+        for case, slide in zip(judged.comparison.cohort.cases, judged.slides, strict=True)
+    ]
+    f1 = result.overall.f1, result.overall.slides
+    numbers = {"delta of mitoses": point.delta}
+    return replace(measured, detections=pd.concat(parts), agreement={"mitoses": f1}, numbers=numbers)
 
 
-def _counts_elsewhere(paper: Paper, table: Path, found: Elsewhere) -> Elsewhere:
+def _counts_elsewhere(paper: Paper, table: Path, measured: Elsewhere) -> Elsewhere:
     """Kappa and Spearman of the slides that judge, and what was tuned on the others."""
     manifest, counts, card = (paper.outside / name for name in ("slides.csv", "counts.csv", "points.json"))
     known = read_manifest(manifest)
     parts = [part for part in COUNT_PARTS if part in known and known[part].notna().any()]
-    deltas = DELTAS if "proliferation" in parts else [*found.numbers.values(), 0.5][:1]
+    deltas = DELTAS if "proliferation" in parts else [*measured.numbers.values(), 0.5][:1]
     cases = read_cases([table], manifest=manifest)
-    write_table(counts, proliferation_at(cases, [one for one in deltas if one >= paper.run.test.floor]))
+    write_table(counts, proliferation_at(cases, [delta for delta in deltas if delta >= paper.run.test.floor]))
     card.unlink(missing_ok=True)
     point = tune_count(manifest, counts, card, split=TUNE, parts=parts)
-    agreement = dict(found.agreement)
+    agreement = dict(measured.agreement)
     for part in parts:
         judged = evaluate_scores(
             part, manifest, counts, split=TEST, card=card, skip_missing=True, bootstrap=paper.bootstrap
         )
         agreement[part] = (judged.overall, len(judged.cases))
     numbers = {f"{name} of counts": value for name, value in point.numbers.items() if value is not None}
-    return replace(found, agreement=agreement, numbers={**found.numbers, **numbers})
+    return replace(measured, agreement=agreement, numbers={**measured.numbers, **numbers})
