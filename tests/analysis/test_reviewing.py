@@ -246,12 +246,18 @@ def test_what_an_edited_file_says_otherwise_is_an_answer_or_is_named(folder: Pat
     points = read_detections(folder / "detections.csv", slide="one")
     table = points.table[["slide", "x", "y", "probability", "label"]].copy()
     table.loc[table.index[:2], "label"] = ["Necrosis", "ignore"]
-    added = [(4400.0, 3300.0, "mitosis"), (4404.0, 3300.0, "mitosis"), (4600.0, 3300.0, "mf")]
+    added = [
+        (4400.0, 3300.0, "mitosis"),
+        (4404.0, 3300.0, "mitosis"),
+        (4600.0, 3300.0, "mf"),
+        (4700.0, 3300.0, "necrosis"),
+    ]
     extra = pd.DataFrame(added, columns=["x", "y", "label"]).assign(slide="one", probability=1.0)
     pd.concat([table, extra]).to_csv(tmp_path / "edited.csv", index=False)
     (taken,) = import_review(load_results([folder]), tmp_path / "edited.csv", "Anna")
     assert (taken.rejected, taken.added, taken.moved) == (1, 1, 0)
-    assert taken.left == {"point of the class mf": 1, "second mark of a figure": 1}
+    left = {"point of the class mf": 1, "point of the class necrosis": 1, "second mark of a figure": 1}
+    assert taken.left == left
     said = [one.answer for one in answers_of(load_result(folder))]
     assert sorted(said) == ["mitosis", "not", "unsure"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import scipy
+import shapely
 from scipy.special import expit, logit
 
 from metaphase.analysis.index import write_cohort
@@ -279,7 +280,10 @@ def import_review(
         _outline(names[only], regions, observer, Path(file))
     scale = {one.name: one.mpp for one in results}
     points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
-    points = points.with_table(points.table[~points.table["label"].map(is_of_region).astype(bool)])
+    outlined = shapely.union_all([shapely.box(*region.shape.buffer(1).bounds) for region in regions])
+    outline = points.table["label"].map(is_of_region).astype(bool)
+    outline &= shapely.intersects_xy(outlined, points.table[["x", "y"]].to_numpy(float))
+    points = points.with_table(points.table[~outline])
     if only is not None and regions and points.table.empty:
         return [Taken(only, 0, 0, 0, 0, 0, regions=len(regions))]
     if unknown := sorted(set(points.slides) - set(names)):

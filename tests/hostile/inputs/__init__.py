@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tests.hostile.inputs import (
     annotation_store,
     asap,
+    believed,
     calibration,
     cases,
     certain,
@@ -20,6 +21,7 @@ from tests.hostile.inputs import (
     damaged,
     dataset,
     dicom,
+    drawn,
     escape,
     further,
     geojson,
@@ -82,6 +84,8 @@ FAMILIES = {
     "annotation-store": annotation_store,
     "escape": escape,
     "certain": certain,
+    "believed": believed,
+    "drawn": drawn,
 }
 
 CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -109,6 +113,7 @@ CORPUS: dict[str, dict[int, tuple[int, ...]]] = {
     "further": {76: (68,), 77: (290,)},
     "dataset": {3: (116,), 11: (232,)},
     "site": {5: (5, 7)},
+    "drawn": {12: (3, 14)},
 }
 """Inputs that failed once, each in another way, by seed; tests beside the readers name what was wrong.
 
