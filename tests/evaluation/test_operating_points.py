@@ -10,10 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from metaphase.base.errors import UsageError
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import best_threshold, curve
-from metaphase.evaluation.operating_points import threshold_for_false, threshold_of_several
+from metaphase.evaluation.operating_points import threshold_of_several
 from tests.evaluation.test_metrics import marked_of, marks
 
 NOTHING = marked_of([], [], [], [0])
@@ -100,35 +99,3 @@ def test_crops_without_mitoses_say_nothing() -> None:
     fields = marked_of([0.9, 0.6, 0.5], [True, False, True], [0, 0, 0], [1])
     empty = marked_of([0.7], [False], [0], [0])
     assert threshold_of_several(fields, [empty]) == threshold_of_several(fields)
-
-
-# ---- a threshold for false positives
-
-
-@given(
-    st.lists(marks(), min_size=1, max_size=3),
-    st.sampled_from([0.0, 0.5, 4.0, 50.0]),
-    st.sampled_from([0.0, 0.4]),
-)
-def test_the_lowest_threshold_with_few_false_detections_in_the_mean_of_patients(
-    parts: list[Marked], most: float, least: float
-) -> None:
-    def mean_rate(threshold: float) -> float:
-        false: dict[str, float] = {}
-        area: dict[str, float] = {}
-        for part in parts:
-            for slide, patient in enumerate(part.patients):
-                here = ~part.found & (part.slide == slide) & (part.probability >= threshold)
-                false[patient] = false.get(patient, 0) + float(here.sum())
-                area[patient] = area.get(patient, 0) + float(part.area_mm2[slide])
-        return float(np.mean([false[name] / area[name] for name in false]))
-
-    candidates = sorted({least, 1.0, *(p for part in parts for p in part.probability if p >= least)})
-    fine = [threshold for threshold in candidates if mean_rate(threshold) <= most]
-    if not fine:
-        with pytest.raises(UsageError, match="even at a threshold of 1"):
-            threshold_for_false(parts, most, least)
-        return
-    threshold, rate = threshold_for_false(parts, most, least)
-    assert threshold == fine[0]
-    assert rate == pytest.approx(mean_rate(threshold))

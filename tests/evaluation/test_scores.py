@@ -358,7 +358,7 @@ def test_both_are_tuned_from_one_table_and_tested_at_that_point(cohort: Path, tm
         with pytest.raises(UsageError, match="20 slides were used to tune the operating point count"):
             evaluate_scores(task, cohort, path, card=card, bootstrap=FEW)
         write_table(cohort / "other.csv", at_point.assign(threshold=0.5))
-        with pytest.raises(TableError, match=r"no row at the card's delta of 0\.97 \(its thresholds: 0\.5\)"):
+        with pytest.raises(TableError, match=r"delta of 0\.97 \(its thresholds: 0\.5\)"):
             evaluate_scores(task, cohort, cohort / "other.csv", card=card, split="test")
     with pytest.raises(TableError, match="counts at 3 thresholds"):
         evaluate_scores("proliferation", cohort, path, split="test")
@@ -374,7 +374,7 @@ def test_another_delta_takes_the_thetas_with_it(cohort: Path, tmp_path: Path) ->
     with pytest.raises(TableError, match="has no thetas"):
         evaluate_scores("grade", cohort, cohort / "counts.csv", card=card, split="test")
     path = counted(cohort, {0.9: 0.1})
-    with pytest.raises(TableError, match=r"no counts at the count's delta of 0\.5 \(it has 0\.9\)"):
+    with pytest.raises(TableError, match=r"no row at the point's delta of 0\.5 \(its thresholds: 0\.9\)"):
         tune_count(cohort, path, card, split="tune", parts=("grade",))
     alone = tune_count(cohort, path, split="tune", parts=("grade",))
     assert alone.delta == 0.9

@@ -56,21 +56,26 @@ def load_pairs(
     operating point are taken; without a point such a table is refused.
     """
     everyone = read_cohort(truth)
-    frame = _named_by_case(read_table(predictions), everyone, predictions)
-    name = next((name for name in predicted_columns if name in frame.columns), predicted_columns[0])
-    frame = _finite(_at_point(frame, point, predictions), name, predictions)
+    frame, name = _read_values(predictions, everyone, predicted_columns)
+    if point is not None:
+        frame = rows_at(frame, point.delta, predictions)
+    elif (thresholds := frame["threshold"].nunique()) > 1:
+        raise TableError(
+            f"counts at {thresholds} thresholds",
+            path=predictions,
+            next_step="give --card, whose operating point is used, or keep the rows of one threshold",
+        )
     _refuse_repeated(frame, ["case"], predictions)
-    given = dict(zip(frame["case"], frame[name], strict=True))
+    given = frame.set_index("case")[name].dropna()
     cohort, warnings = with_values(everyone.of_split(split), task)
-    known = {case for case, value in given.items() if not np.isnan(value)}
-    missing = [case for case in cohort.cases if case not in known]
+    missing = [case for case in cohort.cases if case not in given]
     if missing and (not skip_missing or len(missing) == len(cohort.cases)):
         raise TableError(
             f"no prediction for {len(missing)} of {len(cohort.cases)} cases: {named(missing)}",
             path=predictions,
             next_step="predict them, or leave them out of the truth (in Python: skip_missing=True)",
         )
-    manifest = cohort.manifest[cohort.manifest["case"].isin(known)].reset_index(drop=True)
+    manifest = cohort.manifest[cohort.manifest["case"].isin(given.index)].reset_index(drop=True)
     cohort = Cohort(manifest.assign(predicted=manifest["case"].map(given)), cohort.source)
     if missing:
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
@@ -86,78 +91,54 @@ def read_counts(path: Path, cohort: Cohort) -> pd.DataFrame:
 
     The count is the proliferation score where the table has one: delta and thetas belong to that.
     """
-    frame = _named_by_case(read_table(path), cohort, path)
-    counted = next((name for name in COUNTED_BY if name in frame.columns), COUNTED_BY[-1])
-    frame = _finite(frame, counted, path)
-    if "threshold" not in frame.columns:
-        frame = frame.assign(threshold=np.nan)
-    frame = _finite(frame, "threshold", path)
-    for name, fine, range_text in (
-        ("threshold", frame["threshold"].isna() | frame["threshold"].between(0, 1), "from 0 to 1"),
-        (counted, frame[counted].isna() | (frame[counted] >= 0), "of at least 0"),
+    frame, counted = _read_values(path, cohort, COUNTED_BY)
+    for name, valid, range_text in (
+        ("threshold", frame["threshold"].between(0, 1), "from 0 to 1"),
+        (counted, frame[counted] >= 0, "of at least 0"),
     ):
-        if not fine.all():
+        wrong = frame[name][~valid].dropna()
+        if len(wrong):
             raise TableError(
-                f"column {name} holds {frame[name][~fine].iloc[0]:g}",
-                path=path,
-                next_step=f"give numbers {range_text}",
+                f"column {name} holds {wrong.iloc[0]:g}", path=path, next_step=f"give numbers {range_text}"
             )
     _refuse_repeated(frame, ["case", "threshold"], path)
-    return frame.assign(count=frame[counted])[["case", "threshold", "count"]]
+    return frame.rename(columns={counted: "count"})
 
 
-def _named_by_case(frame: pd.DataFrame, cohort: Cohort, path: Path) -> pd.DataFrame:
-    """The table with each row under the manifest's name of its case."""
-    require_columns(frame, ("case",), path)
+def _read_values(path: Path, cohort: Cohort, columns: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """A table of case (as the cohort names it), threshold (missing where the file has none) and the first of
+    `columns` that the file has, and the name of that column."""
+    frame = read_table(path)
+    column = next((name for name in columns if name in frame.columns), columns[0])
+    require_columns(frame, ("case", column), path)
+    frame = frame.reindex(columns=["case", "threshold", column])
+    require_numbers(frame, ("threshold", column), path)
     names = as_text(frame["case"])
-    return frame.assign(case=names.map(cohort.case_names(names.unique(), str(path))))
-
-
-def _finite(frame: pd.DataFrame, column: str, path: Path) -> pd.DataFrame:
-    """The table with numbers in a column; what is infinite is refused, what is missing stays so."""
-    require_columns(frame, (column,), path)
-    require_numbers(frame, (column,), path)
-    values = pd.to_numeric(frame[column]).astype(float)
-    if np.isinf(values).any():
-        raise TableError(
-            f"column {column} of case {frame['case'][np.isinf(values)].iloc[0]} is infinite",
-            path=path,
-            next_step="correct the cell, or leave it empty where nothing is known",
-        )
-    return frame.assign(**{column: values})
-
-
-def _at_point(frame: pd.DataFrame, point: OperatingPoint | None, path: Path) -> pd.DataFrame:
-    """The rows at the operating point's delta, where the table says at which threshold it counts."""
-    if "threshold" not in frame.columns:
-        return frame
-    stated = _finite(frame, "threshold", path)["threshold"]
-    if point is None:
-        if stated.nunique() > 1:
+    frame["case"] = names.map(cohort.case_names(names.unique(), str(path)))
+    for name in ("threshold", column):
+        frame[name] = pd.to_numeric(frame[name]).astype(float)
+        infinite = frame["case"][np.isinf(frame[name])]
+        if len(infinite):
             raise TableError(
-                f"counts at {stated.nunique()} thresholds",
+                f"column {name} of case {infinite.iloc[0]} is infinite",
                 path=path,
-                next_step="give --card, whose operating point is used, or keep the rows of one threshold",
+                next_step="correct the cell, or leave it empty where nothing is known",
             )
-        return frame
-    here = is_same_threshold(stated, point.delta) | stated.isna()
-    if not here.any():
+    return frame, column
+
+
+def rows_at(frame: pd.DataFrame, delta: float, path: Path) -> pd.DataFrame:
+    """The rows at an operating point's delta, and those that state no threshold."""
+    thresholds = frame["threshold"]
+    here = np.isclose(thresholds, delta, rtol=0, atol=THRESHOLD_TOLERANCE) | thresholds.isna()
+    if len(frame) and not here.any():
         raise TableError(
-            f"has no row at the card's delta of {point.delta:g} (its thresholds: {threshold_line(stated)})",
+            f"has no row at the point's delta of {delta:g} (its thresholds: "
+            f"{named(f'{value:g}' for value in sorted(thresholds.unique()))})",
             path=path,
-            next_step=f"count with `metaphase score --threshold {point.delta!r}`",
+            next_step=f"count with `metaphase score --threshold {delta!r}`, or tune both parts of the point",
         )
     return frame[here]
-
-
-def is_same_threshold(thresholds: pd.Series[float], delta: float) -> Mask:
-    """Which thresholds of a table are that of an operating point."""
-    return np.isclose(thresholds.to_numpy(np.float64), delta, rtol=0, atol=THRESHOLD_TOLERANCE)
-
-
-def threshold_line(values: pd.Series[float]) -> str:
-    """Different thresholds for a message."""
-    return named(f"{value:g}" for value in sorted(values.dropna().unique()))
 
 
 def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: Path) -> None:
@@ -189,13 +170,6 @@ def with_values(cohort: Cohort, column: str) -> tuple[Cohort, ResultWarnings]:
         return kept, ()
     text = f"{int(unknown.sum())} cases have no true {column} and are left out"
     return kept, (ResultWarning("no-true-value", text),)
-
-
-def with_grades(cohort: Cohort) -> tuple[Cohort, ResultWarnings]:
-    """The cases whose true grade is known; one that is not 1, 2 or 3 is an error."""
-    kept, warnings = with_values(cohort, "grade")
-    refuse_other_grades(kept.manifest["grade"].to_numpy(np.float64), "true", cohort.source)
-    return kept, warnings
 
 
 def refuse_other_grades(values: Floats, name: str, source: str) -> None:
@@ -269,14 +243,13 @@ class AgreementResult:
 
     def table(self) -> pd.DataFrame:
         """The agreement of all cases and of each group."""
-        columns = ("by", "group", "cases", "metric", "value", "low", "high")
         everyone = {"all": (len(self.cases), self.overall)}
         rows = [
-            (by, group, count, self.metric, value.value, value.low, value.high)
+            {"by": by, "group": group, "cases": count, "metric": self.metric, **asdict(value)}
             for by, members in (("all", everyone), *self.groups.items())
             for group, (count, value) in members.items()
         ]
-        return pd.DataFrame(rows, columns=list(columns))
+        return pd.DataFrame(rows)
 
 
 def evaluate_scores(

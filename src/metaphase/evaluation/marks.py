@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -95,22 +94,12 @@ def _disc(x: float, y: float, radius: float) -> BaseGeometry:
     return Point(x, y).buffer(radius, quad_segs=32)
 
 
-def merged(regions: Regions) -> dict[str, BaseGeometry]:
-    """One shape a slide out of all its regions."""
-    shapes: dict[str, list[BaseGeometry]] = defaultdict(list)
-    for case, shape in regions:
-        shapes[case].append(shape)
-    return {case: shapely.union_all(several) for case, several in shapes.items()}
-
-
-def counts(positions: Points, size: Sequence[float], region: BaseGeometry | None, border: float) -> Mask:
+def counts(positions: Points, size: Sequence[float], region: BaseGeometry, border: float) -> Mask:
     """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
-    inside = np.ones(len(positions), bool)
+    outside: Mask = ~shapely.intersects_xy(region, positions[:, 0], positions[:, 1])
     if border > 0:
-        inside &= ((positions >= border) & (positions < np.array(size) - border)).all(axis=1)
-    if region is not None:
-        inside &= ~shapely.intersects_xy(region, positions[:, 0], positions[:, 1])
-    return inside
+        outside &= ((positions >= border) & (positions < np.array(size) - border)).all(axis=1)
+    return outside
 
 
 def _shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
@@ -229,20 +218,23 @@ class SlideMatch(NamedTuple):
     """The truth that each detection found, or `NOBODY`."""
 
 
-def matches(
-    comparison: Comparison, ignored: Mapping[str, BaseGeometry], config: MatchingConfig
-) -> Iterator[SlideMatch]:
-    """Match every slide of the comparison; what lies in `ignored` or in the border counts on neither side."""
-    manifest = comparison.cohort.manifest
+def matches(comparison: Comparison, config: MatchingConfig) -> Iterator[SlideMatch]:
+    """Match every slide of the comparison; what is to be ignored counts on neither side."""
+    cohort, manifest = comparison.cohort, comparison.cohort.manifest
     unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
     if config.border_um > 0 and len(unknown):
         raise TableError(
             f"a border cannot be ignored: the size of {unknown.iloc[0]} is not known",
             next_step="give the columns width and height in the manifest",
         )
+    regions = read_regions(config.ignore, cohort) if config.ignore else []
+    regions += point_regions(comparison.ignored, cohort, config.ignore_radius_um)
+    shapes: dict[str, list[BaseGeometry]] = {case: [] for case in cohort.cases}
+    for case, shape in regions:
+        shapes[case].append(shape)
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
-    for case, mpp, *size in comparison.cohort.frames():
-        region, border = ignored.get(case), config.border_um / mpp
+    for case, mpp, *size in cohort.frames():
+        region, border = shapely.union_all(shapes[case]), config.border_um / mpp
         real, _ = truth.get(case, _NO_POINTS)
         real = real[counts(real, size, region, border)]
         positions, probability = predictions.get(case, _NO_POINTS)

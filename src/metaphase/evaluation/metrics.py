@@ -74,16 +74,13 @@ class Curve:
 
 def ratio(above: npt.ArrayLike, below: npt.ArrayLike) -> Floats:
     """Quotients, NaN where the divisor is 0."""
-    above, below = np.broadcast_arrays(np.asarray(above, float), np.asarray(below, float))
-    quotient = np.full(above.shape, np.nan)
-    np.divide(above, below, out=quotient, where=below != 0)
-    return quotient
+    below = np.asarray(below, float)
+    return np.asarray(above, float) / np.where(below == 0, np.nan, below)
 
 
 def f1_of_counts(true: npt.ArrayLike, false: npt.ArrayLike, truths: npt.ArrayLike) -> Floats:
     """F1 from matched detections, false positives and the number of truths."""
-    true, false, truths = (np.asarray(value, float) for value in (true, false, truths))
-    return ratio(2 * true, true + false + truths)
+    return ratio(2 * np.asarray(true), np.add(true, false) + truths)
 
 
 def f1_of_rates(precision: float, recall: float) -> float:
@@ -97,15 +94,9 @@ def f1_of_rates(precision: float, recall: float) -> float:
 
 def curve(marked: Marked) -> Curve:
     """Counts at each distinct probability."""
-    last = np.append(np.flatnonzero(np.diff(marked.probability)), len(marked.probability) - 1)
-    last = last[: len(marked.probability)]
-    true = np.cumsum(marked.found)[last] if len(last) else np.zeros(0)
-    return Curve(
-        threshold=marked.probability[last],
-        true=true.astype(float),
-        false=(last + 1 - true).astype(float),
-        truths=float(marked.truths.sum()),
-    )
+    last = np.flatnonzero(np.diff(marked.probability, append=-1.0))
+    true = np.cumsum(marked.found)[last].astype(float)
+    return Curve(marked.probability[last], true, last + 1 - true, float(marked.truths.sum()))
 
 
 def average_precision(curve: Curve) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,6 @@ from metaphase.evaluation.marks import (
     by_slide,
     mark,
     matches,
-    merged,
-    point_regions,
-    read_regions,
 )
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
@@ -65,16 +62,10 @@ EDGE_TOLERANCE = 1.01
 """Boxes around border cells may have their centre a little outside."""
 
 
-@dataclass(frozen=True)
-class _Slide:
+class _Slide(NamedTuple):
     mpp: float
     truths: Points
     detections: Points
-
-    def hits(self, detections: Points, radius_um: float) -> int:
-        """Truths with a detection within the radius."""
-        near = cKDTree(detections).query(self.truths, distance_upper_bound=radius_um / self.mpp)[0]
-        return int(np.isfinite(near).sum())
 
 
 def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]:
@@ -86,15 +77,23 @@ def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]
         if case in truth and case in predictions
     ]
     slides = sorted(slides, key=lambda slide: -len(slide.truths))[:MAX_SLIDES]
+
+    def hits(detections: list[Points]) -> int:
+        """Truths with a detection within the radius."""
+        near = 0
+        for slide, points in zip(slides, detections, strict=True):
+            reach = radius_um / slide.mpp
+            near += int(np.isfinite(cKDTree(points).query(slide.truths, distance_upper_bound=reach)[0]).sum())
+        return near
+
     total = sum(len(slide.truths) for slide in slides)
-    plain = sum(slide.hits(slide.detections, radius_um) for slide in slides)
+    plain = hits([slide.detections for slide in slides])
     needed = max(MIN_HITS, CLEARLY * plain, ENOUGH * total)
     for guess, remedy, moved in _guesses(slides, radius_um) if needed <= total else ():
-        hits = sum(slide.hits(points, radius_um) for slide, points in zip(slides, moved, strict=True))
-        if hits >= needed:
+        if (reached := hits(moved)) >= needed:
             raise TableError(
                 f"the coordinates are not those of the truth: {plain} of {total} truths have a detection "
-                f"within {radius_um:g} um as they stand, {hits} if {guess}",
+                f"within {radius_um:g} um as they stand, {reached} if {guess}",
                 path=comparison.predictions.source,
                 next_step=remedy,
             )
@@ -104,16 +103,16 @@ def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]
 def _guesses(slides: list[_Slide], radius_um: float) -> Iterator[tuple[str, str, list[Points]]]:
     """What the coordinates might be, what to do then, and where the detections would lie."""
     yield "x and y are swapped", "exchange x and y", [slide.detections[:, ::-1] for slide in slides]
-    for guess, remedy, size_um in (
-        ("they are micrometres", "divide x and y by the slide's um/px", 1),
-        ("they are millimetres", "multiply x and y by 1000 and divide by the slide's um/px", 1000),
-        (
-            f"they are pixels at {WORKING_MPP} um/px",
+    units = {
+        "micrometres": ("divide x and y by the slide's um/px", 1),
+        "millimetres": ("multiply x and y by 1000 and divide by the slide's um/px", 1000),
+        f"pixels at {WORKING_MPP} um/px": (
             f"multiply x and y by {WORKING_MPP} and divide by the slide's um/px",
             WORKING_MPP,
         ),
-    ):
-        yield guess, remedy, [slide.detections * (size_um / slide.mpp) for slide in slides]
+    }
+    for unit, (remedy, size_um) in units.items():
+        yield f"they are {unit}", remedy, [slide.detections * (size_um / slide.mpp) for slide in slides]
     for level in LEVELS:
         guess = f"they are pixels of a level {level} times coarser"
         yield guess, f"multiply x and y by {level}", [slide.detections * float(level) for slide in slides]
@@ -288,10 +287,8 @@ def locate(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
     warnings = check_frame(comparison, matching.radius_um)
-    drawn = read_regions(matching.ignore, cohort) if matching.ignore else []
-    discs = point_regions(comparison.ignored, cohort, matching.ignore_radius_um)
     comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
-    slides = tuple(matches(comparison, merged([*drawn, *discs]), matching))
+    slides = tuple(matches(comparison, matching))
     return Located(comparison, slides, mark(comparison.cohort, slides, matching))
 
 

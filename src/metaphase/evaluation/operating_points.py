@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,7 +41,7 @@ from metaphase.detections.table import (
     detection_set,
 )
 from metaphase.evaluation.comparison import Cohort, compare, completed
-from metaphase.evaluation.marks import Marked, MatchingConfig, mark, matches, merged, point_regions
+from metaphase.evaluation.marks import Marked, MatchingConfig, mark, matches
 from metaphase.evaluation.metrics import (
     THRESHOLD_RULES,
     BootstrapConfig,
@@ -245,29 +245,6 @@ def threshold_of_several(
     return float(thresholds[best]), float(f1[best])
 
 
-def threshold_for_false(
-    parts: Sequence[Marked], most_per_mm2: float, least: float = 0.0
-) -> tuple[float, float]:
-    """The lowest threshold, from `least` on, with at most so many false positives per mm2, and how many.
-
-    The number is the mean over patients, whatever they gave: one with much tissue does not speak for all.
-    """
-    every = np.unique(np.concatenate([part.probability for part in parts]))
-    thresholds = np.unique([least, *every[every >= least], 1.0])
-    false = pd.concat([pd.DataFrame(slide_counts(part, thresholds)[1]) for part in parts])
-    area = np.concatenate([part.area_mm2 for part in parts])
-    patients = np.array([name for part in parts for name in part.patients], object)
-    by_patient = false.groupby(patients).sum().div(pd.Series(area).groupby(patients).sum(), axis=0)
-    rates = by_patient.mean(axis=0).to_numpy(np.float64)
-    fine = np.flatnonzero(rates <= most_per_mm2)
-    if not len(fine):
-        raise UsageError(
-            f"there are {rates[-1]:.1f} false positives per mm2 even at a threshold of 1",
-            next_step=f"allow more than {most_per_mm2:g}",
-        )
-    return float(thresholds[fine[0]]), float(rates[fine[0]])
-
-
 def _load(path: Path) -> dict[str, Any]:
     return read_json(path, "no model card", next_step="give a JSON model card", error=TableError)
 
@@ -292,9 +269,7 @@ class Bench:
         by_folder = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
         predictions = self.cohort.renamed(by_folder)  # folders are not called as every case is
         comparison = compare(self.cohort, self.truth, predictions)
-        ignored = point_regions(comparison.ignored, self.cohort, self.matching.ignore_radius_um)
-        slides = tuple(matches(comparison, merged(ignored), self.matching))
-        return mark(comparison.cohort, slides, self.matching)
+        return mark(comparison.cohort, tuple(matches(comparison, self.matching)), self.matching)
 
     def centres(self) -> list[str]:
         """Laboratory of each slide, in the order of the marks."""
@@ -351,13 +326,14 @@ class BenchCounts:
 
     def f1_at_validation(self, bootstrap: BootstrapConfig) -> Estimate:
         """Mean over the networks, with the interval of drawing slides."""
-        return self._estimate(self.true, self.false, bootstrap)
+        return estimate(float(np.mean(self.each_f1())), self.drawn(bootstrap), bootstrap)
 
     def highest_f1(self, bootstrap: BootstrapConfig) -> Estimate:
         """The paper's figure: each network at its best threshold of the grid, chosen on these very slides."""
         best = np.nan_to_num(self.curves()).argmax(axis=1)
-        take = np.arange(len(best)), slice(None), best
-        return self._estimate(self.curve_true[take], self.curve_false[take], bootstrap)
+        at = np.arange(len(best)), slice(None), best
+        chosen = replace(self, true=self.curve_true[at], false=self.curve_false[at])
+        return chosen.f1_at_validation(bootstrap)
 
     def curves(self) -> Floats:
         """F1 by network and threshold, an array (networks, thresholds)."""
@@ -365,16 +341,16 @@ class BenchCounts:
 
     def each_f1(self) -> list[float]:
         """F1 of each network at its validation threshold."""
-        values = f1_of_counts(self.true.sum(axis=1), self.false.sum(axis=1), self.truths.sum())
-        return [float(value) for value in values]
+        values: list[float] = f1_of_counts(
+            self.true.sum(axis=1), self.false.sum(axis=1), self.truths.sum()
+        ).tolist()
+        return values
 
     def drawn(self, bootstrap: BootstrapConfig) -> Floats:
         """Mean F1 at the validation thresholds in every draw of slides; the same draws for every network."""
-        return _drawn(self.true, self.false, self.truths, draws(self.patients, bootstrap))
-
-    def _estimate(self, true: Floats, false: Floats, bootstrap: BootstrapConfig) -> Estimate:
-        value = float(f1_of_counts(true.sum(axis=1), false.sum(axis=1), self.truths.sum()).mean())
-        return estimate(value, _drawn(true, false, self.truths, draws(self.patients, bootstrap)), bootstrap)
+        times = draws(self.patients, bootstrap)
+        f1 = f1_of_counts(self.true @ times.T, self.false @ times.T, times @ self.truths)
+        return np.asarray(f1.mean(axis=0))
 
 
 def counts_of(results: list[dict[str, Any]], centres: set[str] | None = None) -> BenchCounts:
@@ -393,9 +369,3 @@ def counts_of(results: list[dict[str, Any]], centres: set[str] | None = None) ->
         curve_false=stacked([result["curve_false"] for result in results]),
         patients=tuple(slides["patient"].astype(str)[chosen]),
     )
-
-
-def _drawn(true: Floats, false: Floats, truths: Floats, times: Floats) -> Floats:
-    """Mean over networks of F1 in each draw, (samples,)."""
-    drawn: Floats = f1_of_counts(true @ times.T, false @ times.T, times @ truths).mean(axis=0)
-    return drawn

@@ -22,13 +22,12 @@ from metaphase.evaluation.comparison import Cohort
 from metaphase.evaluation.grades import (
     GRADES,
     CountPart,
-    is_same_threshold,
     quadratic_kappa,
     read_cohort,
     read_counts,
+    refuse_other_grades,
+    rows_at,
     spearman,
-    threshold_line,
-    with_grades,
     with_values,
 )
 from metaphase.evaluation.marks import MatchingConfig
@@ -157,41 +156,63 @@ def count_point_of(
     """
     refuse_test_slides(everyone)
     if "proliferation" in parts:
-        cohort, _ = with_values(everyone, "proliferation")
-        at = _complete_counts(table, cohort, counts)
-        scores = cohort.manifest["proliferation"].to_numpy(np.float64)
-        delta, value = delta_for_spearman(at, scores)
-        deltas = np.array(sorted(at, reverse=True))
-        drawn = [
-            [spearman(np.repeat(scores, often), np.repeat(at[each], often)) for each in deltas.tolist()]
-            for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
-        ]
-        known = OperatingPoint(
-            name="count",
-            delta=delta,
-            delta_range=_range(np.array(drawn).reshape(-1, len(deltas)), deltas),
-            metric="Spearman",
-            value=value,
-            **search,
-            **_chosen_on(cohort),
-        )
+        known = _point_by_scores(everyone, table, counts, search)
     if "grade" in parts:
-        cohort, _ = with_grades(everyone)
-        delta = _delta_of(table, known, counts)
-        here = table["threshold"].isna() | is_same_threshold(table["threshold"], delta)
-        (column,) = _complete_counts(table[here].assign(threshold=delta), cohort, counts).values()
-        theta1, theta2, kappa = thetas_for_kappa(column, cohort.manifest["grade"].to_numpy(np.int64))
-        chosen, before = _chosen_on(cohort), known or OperatingPoint(name="count", delta=delta)
-        joint = {
-            name: tuple(dict.fromkeys((*getattr(before, name), *chosen[name])))
-            for name in ("cases", "patients", "laboratories")
-        }
-        source = "; ".join(dict.fromkeys(filter(None, (before.source, chosen["source"]))))
-        own = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": source}
-        known = OperatingPoint.model_validate(dict(before) | joint | own)
+        known = _point_with_thetas(everyone, table, counts, known)
     if known is None:
         raise UsageError("nothing to tune", next_step="tune proliferation, grade or both")
     return known
+
+
+def _point_by_scores(
+    everyone: Cohort, table: pd.DataFrame, counts: Path, search: Mapping[str, Any]
+) -> OperatingPoint:
+    cohort, _ = with_values(everyone, "proliferation")
+    at = _complete_counts(table, cohort, counts)
+    scores = cohort.manifest["proliferation"].to_numpy(np.float64)
+    delta, value = delta_for_spearman(at, scores)
+    deltas = sorted(at, reverse=True)
+    drawn = [
+        [spearman(np.repeat(scores, often), np.repeat(at[each], often)) for each in deltas]
+        for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
+    ]
+    return OperatingPoint(
+        name="count",
+        delta=delta,
+        delta_range=_range(np.array(drawn).reshape(-1, len(deltas)), np.array(deltas)),
+        metric="Spearman",
+        value=value,
+        **search,
+        **_chosen_on(cohort),
+    )
+
+
+def _point_with_thetas(
+    everyone: Cohort, table: pd.DataFrame, counts: Path, known: OperatingPoint | None
+) -> OperatingPoint:
+    """The known point, or one at the only threshold of the table, with thetas."""
+    cohort, _ = with_values(everyone, "grade")
+    grades = cohort.manifest["grade"].to_numpy(np.float64)
+    refuse_other_grades(grades, "true", cohort.source)
+    thresholds = table["threshold"].dropna().unique()
+    if known is None and len(thresholds) != 1:
+        raise TableError(
+            f"has counts at {len(thresholds)} thresholds, and no delta is known",
+            path=counts,
+            next_step="tune proliferation first, or give the counts of one threshold in the column threshold",
+        )
+    known = known or OperatingPoint(name="count", delta=float(thresholds[0]))
+    here = rows_at(table, known.delta, counts).assign(threshold=known.delta)
+    (column,) = _complete_counts(here, cohort, counts).values()
+    theta1, theta2, kappa = thetas_for_kappa(column, grades.astype(np.int64))
+    chosen = _chosen_on(cohort)
+    joint = {
+        name: tuple(dict.fromkeys((*getattr(known, name), *chosen[name])))
+        for name in ("cases", "patients", "laboratories")
+    }
+    source = "; ".join(dict.fromkeys(filter(None, (known.source, chosen["source"]))))
+    own = {"theta1": theta1, "theta2": theta2, "kappa": kappa, "source": source}
+    return OperatingPoint.model_validate(dict(known) | joint | own)
 
 
 def delta_for_spearman(counts_at: Mapping[float, Floats], truth: Floats) -> tuple[float, float]:
@@ -249,27 +270,6 @@ def _complete_counts(table: pd.DataFrame, cohort: Cohort, path: Path) -> dict[fl
             next_step="give a count (0 where nothing is found) for every case and threshold",
         )
     return {float(str(threshold)): wide[threshold].to_numpy(np.float64) for threshold in wide.columns}
-
-
-def _delta_of(table: pd.DataFrame, known: OperatingPoint | None, path: Path) -> float:
-    """The threshold at which grades are tuned: the point's, or the only one of the table."""
-    if known is not None:
-        stated = table["threshold"].dropna()
-        if len(stated) and not is_same_threshold(stated, known.delta).any():
-            raise TableError(
-                f"has no counts at the count's delta of {known.delta:g} (it has {threshold_line(stated)})",
-                path=path,
-                next_step=f"count with `metaphase score --threshold {known.delta!r}`, or tune both",
-            )
-        return known.delta
-    different = table["threshold"].dropna().unique()
-    if len(different) != 1:
-        raise TableError(
-            f"has counts at {len(different)} thresholds, and no delta is known",
-            path=path,
-            next_step="tune proliferation first, or give the counts of one threshold in the column threshold",
-        )
-    return float(different[0])
 
 
 def _range(drawn: Floats, thresholds: Floats) -> tuple[float, float] | None:

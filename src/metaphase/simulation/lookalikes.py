@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metaphase.base.arrays import Floats32
 from metaphase.simulation.nuclei import (
+    Array,
     Pair,
     add_chromatin,
     ball,
@@ -16,6 +16,7 @@ from metaphase.simulation.nuclei import (
     layered,
     outline,
     plane,
+    ridge,
     softstep,
     speckle,
 )
@@ -26,7 +27,7 @@ from metaphase.simulation.randomness import Random
 class Look(NamedTuple):
     """How objects of a kind are drawn: the outline that random numbers give, and what is painted in it."""
 
-    paint: Callable[[Random, Floats32, float], Floats32]
+    paint: Callable[[Random, Array, float], Array]
     """From the depth below the outline and its radius in pixels."""
     room: float
     """Half the side of the picture, in radii."""
@@ -39,7 +40,7 @@ class Look(NamedTuple):
     """Radius of that nucleus, where it does not matter."""
 
 
-def lookalike_sprite(rng: Random, kind: Kind, radius: float) -> Floats32:
+def lookalike_sprite(rng: Random, kind: Kind, radius: float) -> Array:
     """One object of a look-alike or artefact kind; `radius` in pixels is that of the nucleus it replaces."""
     look = _LOOKS[kind]
     radius = look.radius_px or radius
@@ -52,12 +53,12 @@ def lookalike_sprite(rng: Random, kind: Kind, radius: float) -> Floats32:
     return look.paint(rng, outline(rng, side, radius, look.roughness, aspect), radius)
 
 
-def _darken(rng: Random, sprite: Floats32, where: Floats32, strengths: Pair) -> Floats32:
+def _darken(rng: Random, sprite: Array, where: Array, strengths: Pair) -> Array:
     """With smooth dark chromatin over whatever the sprite shows so far."""
     return add_chromatin(sprite, where, rng.uniform(*strengths), 0.5, 0.08, hides=where)
 
 
-def _balls(rng: Random, like: Floats32, most: int, scale: float, radii: Pair, reach: float) -> Floats32:
+def _balls(rng: Random, like: Array, most: int, scale: float, radii: Pair, reach: float) -> Array:
     """Up to so many discs."""
     balls = np.zeros_like(like)
     for _ in range(rng.integers(1, most + 1)):
@@ -65,13 +66,13 @@ def _balls(rng: Random, like: Floats32, most: int, scale: float, radii: Pair, re
     return balls
 
 
-def _smudge(rng: Random, like: Floats32, contrast: float) -> Floats32:
+def _smudge(rng: Random, like: Array, contrast: float) -> Array:
     """Uneven chromatin: a factor around 1 with fine and coarse grain."""
     mottle = 0.5 * speckle(rng, like, 3) + 0.7 * speckle(rng, like, 6) + 0.7 * speckle(rng, like, 12)
-    return np.asarray(np.clip(1 + contrast * mottle, 0.3, 1.7), np.float32)
+    return np.clip(1 + contrast * mottle, 0.3, 1.7)
 
 
-def _granules(rng: Random, like: Floats32, fewest: int, reach: float) -> Floats32:
+def _granules(rng: Random, like: Array, fewest: int, reach: float) -> Array:
     """Grains of all sizes in a few heaps."""
     heap, (x, y) = np.zeros_like(like), plane(len(like))
     count = int(rng.integers(fewest, 40))
@@ -84,7 +85,7 @@ def _granules(rng: Random, like: Floats32, fewest: int, reach: float) -> Floats3
     return blurred(heap, rng.uniform(0, 0.9))
 
 
-def _apoptotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _apoptotic(rng: Random, depth: Array, radius: float) -> Array:
     """Shrunken pink cytoplasm in a clear halo, with one to five smooth, very dark balls."""
     body, halo = softstep(depth, 3), softstep(depth + radius * rng.uniform(0.05, 0.5), 4)
     halo = halo * np.clip(rng.uniform(0.2, 1.0) + 0.3 * speckle(rng, depth, 24), 0, 1)
@@ -98,7 +99,7 @@ def _apoptotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
     return _darken(rng, sprite, balls, (1.7, 2.5))
 
 
-def _pyknotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _pyknotic(rng: Random, depth: Array, radius: float) -> Array:
     """A shrunken, smooth, evenly dark nucleus, often in a clear ring."""
     ring = softstep(depth + radius * rng.uniform(0.2, 0.8), 5) * rng.uniform(0.2, 0.95)
     ring = ring * np.clip(0.7 + 0.5 * speckle(rng, depth, 20), 0, 1)
@@ -106,12 +107,12 @@ def _pyknotic(rng: Random, depth: Floats32, radius: float) -> Floats32:
     return _darken(rng, layered(cover=ring, eosin=0.1 * ring), nucleus, (1.5, 2.3))
 
 
-def _hyperchromatic(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _hyperchromatic(rng: Random, depth: Array, radius: float) -> Array:
     """A full-sized nucleus, angular, dark and smudged, in dense cytoplasm, a slit at its side."""
     inside = softstep(depth, rng.uniform(1.8, 4))
     cytoplasm = softstep(depth + radius * rng.uniform(0.1, 0.5), 6) * rng.uniform(0, 0.8)
     x, y = plane(len(depth))
-    slit = np.exp(-(((depth + rng.uniform(3, 7)) / 3) ** 2)) * softstep(x + 0.3 * y - 0.4 * radius, radius)
+    slit = ridge(depth + rng.uniform(3, 7), 3) * softstep(x + 0.3 * y - 0.4 * radius, radius)
     slit = slit * rng.uniform(0, 1) * (1 - inside)
     return layered(
         cover=np.clip(inside + cytoplasm * (1 - inside) + slit, 0, 1),
@@ -120,7 +121,7 @@ def _hyperchromatic(rng: Random, depth: Floats32, radius: float) -> Floats32:
     )
 
 
-def _tangential_lymphocyte(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _tangential_lymphocyte(rng: Random, depth: Array, _radius: float) -> Array:
     """A lymphocyte cut near its pole: small, dark, without a visible membrane."""
     halo = softstep(depth + 5, 5) * rng.uniform(0.3, 0.9)
     clumps = np.clip(1 + 0.25 * speckle(rng, depth, 7), 0.5, 1.6)
@@ -128,20 +129,20 @@ def _tangential_lymphocyte(rng: Random, depth: Floats32, _radius: float) -> Floa
     return _darken(rng, layered(cover=halo, eosin=0.12 * halo), nucleus, (1.3, 1.9))
 
 
-def _crushed_nuclei(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _crushed_nuclei(rng: Random, depth: Array, _radius: float) -> Array:
     streaks = _smudge(rng, depth, 0.25)
     inside = blurred(softstep(depth, 3), rng.uniform(0, 1.5))
     return layered(cover=inside, haematoxylin=inside * streaks * rng.uniform(1.3, 2.0), eosin=0.5 * inside)
 
 
-def _debris(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _debris(rng: Random, depth: Array, _radius: float) -> Array:
     """A dark crumb above the plane of focus."""
     soft = blurred(softstep(depth, 2), rng.uniform(1.5, 3.5))
     black = rng.uniform(0.1, 0.5) * soft
     return layered(cover=0.5 * soft, haematoxylin=1.2 * soft, eosin=0.5 * soft, black=black)
 
 
-def _heap_of_pigment(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _heap_of_pigment(rng: Random, depth: Array, radius: float) -> Array:
     """Brown granules in a loose heap; as dark in PHH3 as in H&E."""
     granules = _granules(rng, depth, 6, 0.9 * radius)
     return layered(
@@ -152,38 +153,38 @@ def _heap_of_pigment(rng: Random, depth: Floats32, radius: float) -> Floats32:
     )
 
 
-def _ink(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _ink(rng: Random, depth: Array, _radius: float) -> Array:
     """A blot of marking ink: blue-black, uneven, hard-edged."""
     black = rng.uniform(0.5, 1.6) * softstep(depth, 3) * _smudge(rng, depth, 0.2)
     return layered(black=black, haematoxylin=0.8 * softstep(depth + 2, 6))
 
 
-def _karyorrhexis(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _karyorrhexis(rng: Random, depth: Array, radius: float) -> Array:
     """Nuclear dust of necrosis: few faint fragments."""
     dust = _balls(rng, depth, 4, 1.0, (1.5, 4.0), 0.7 * radius)
     return layered(cover=0.5 * dust, haematoxylin=dust * rng.uniform(0.5, 1.5), eosin=0.5 * dust)
 
 
-def _vacuole(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _vacuole(rng: Random, depth: Array, _radius: float) -> Array:
     """An empty round hole with a thin wall."""
-    wall = np.exp(-(((depth + 1.5) / 1.6) ** 2))
+    wall = ridge(depth + 1.5, 1.6)
     hole = softstep(depth, 2.5) * rng.uniform(0.8, 1.0)
     return layered(cover=hole, haematoxylin=0.10 * wall, eosin=0.22 * wall)
 
 
-def _red_cells(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _red_cells(rng: Random, depth: Array, radius: float) -> Array:
     """A capillary: a lumen with a wall and some red cells."""
     lumen = softstep(depth, 2.5)
     cells = _balls(rng, depth, 5, 1.0, (9, 13), max(radius - 6, 3))
-    wall = np.exp(-(((depth + 2) / 2.5) ** 2))
+    wall = ridge(depth + 2, 2.5)
     return layered(cover=lumen, haematoxylin=0.12 * cells * lumen, eosin=cells * lumen + 0.3 * wall)
 
 
-def _brown_nucleus(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _brown_nucleus(rng: Random, depth: Array, _radius: float) -> Array:
     """A nucleus in G2: its membrane still there, brown only as a few grains."""
     inside = softstep(depth, 1.8)
-    clumps, membrane = np.clip(speckle(rng, depth, 6), -1, 2), np.exp(-(((depth - 1.3) / 1.6) ** 2))
-    chromatin = 0.35 + 0.25 * clumps + 0.9 * membrane
+    clumps = np.clip(speckle(rng, depth, 6), -1, 2)
+    chromatin = 0.35 + 0.25 * clumps + 0.9 * ridge(depth - 1.3, 1.6)
     grains = np.clip(speckle(rng, depth, 5) - 0.8, 0, 1.5)
     return layered(
         cover=inside,
@@ -193,26 +194,26 @@ def _brown_nucleus(rng: Random, depth: Floats32, _radius: float) -> Floats32:
     )
 
 
-def _brown_speck(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _brown_speck(rng: Random, depth: Array, _radius: float) -> Array:
     """A precipitate: a hard brown-black crumb of any shape."""
     crumb = blurred(softstep(depth, 1.8), rng.choice([0.0, 0.0, 1.2, 2.2]))
     return layered(dab=crumb * rng.uniform(1.0, 2.6), black=crumb * rng.uniform(0.0, 1.0))
 
 
-def _brown_grain(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _brown_grain(rng: Random, depth: Array, radius: float) -> Array:
     """Scattered granules of pigment that only the PHH3 scan shows as brown."""
     granules = _granules(rng, depth, 8, 1.1 * radius)
     return layered(dab=granules * rng.uniform(0.8, 1.6), black=granules * rng.uniform(0.1, 0.6))
 
 
-def _brown_haze(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _brown_haze(rng: Random, depth: Array, radius: float) -> Array:
     """A cloud of background staining with a patchy edge."""
     edge = np.clip(1.1 * softstep(depth - 0.2 * radius, radius) - 0.1, 0, 1)
     cloud = edge * np.clip(0.75 + 0.35 * speckle(rng, depth, 9), 0, 2)
     return layered(dab=cloud * rng.uniform(0.45, 0.95))
 
 
-def _brown_fibre(rng: Random, depth: Floats32, _radius: float) -> Floats32:
+def _brown_fibre(rng: Random, depth: Array, _radius: float) -> Array:
     """A stained strand; placed along the collagen."""
     strand = softstep(depth, 3) * np.clip(0.9 + 0.3 * speckle(rng, depth, 6), 0, 2)
     return layered(dab=strand * rng.uniform(0.6, 1.3))

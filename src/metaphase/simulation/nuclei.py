@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import tau
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import Box, Floats, Floats32
+from metaphase.base.arrays import Box, Floats
 from metaphase.simulation.architecture import Tumour
 from metaphase.simulation.placement import Kind
 from metaphase.simulation.randomness import Random, generator
@@ -29,60 +30,67 @@ COVER, HAEMATOXYLIN, EOSIN, DAB, BLACK = range(5)
 
 def layered(
     cover: Layer = 0, haematoxylin: Layer = 0, eosin: Layer = 0, dab: Layer = 0, black: Layer = 0
-) -> Floats32:
+) -> Array:
     """A sprite of its five layers."""
     layers = np.broadcast_arrays(cover, haematoxylin, eosin, dab, black)
     return np.stack(layers, axis=-1).astype(np.float32, order="C")
 
 
-def plane(side: int) -> tuple[Floats32, Floats32]:
+def plane(side: int) -> tuple[Array, Array]:
     """Pixel-centre coordinates x (1, side) and y (side, 1) from the sprite's centre."""
     axis = np.arange(side, dtype=np.float32) - np.float32((side - 1) / 2)
     return axis[None, :], axis[:, None]
 
 
-def softstep(values: Array, width: float) -> Floats32:
+def softstep(values: Array, width: float) -> Array:
     """0 below, 1 above, a smooth ramp of about `width` around zero."""
-    return np.asarray(1 / (1 + np.exp(np.clip(-4 * values / width, -30, 30))), np.float32)
+    step: Array = 1 / (1 + np.exp(np.clip(-4 * values / width, -30, 30)))
+    return step.astype(np.float32, copy=False)
 
 
-def blurred(picture: Array, sigma: float) -> Floats32:
+def ridge(values: Array, width: float) -> Array:
+    """1 where the values are 0, falling to 1/e at `width` from there."""
+    return np.exp(-((values / width) ** 2))
+
+
+def blurred(picture: Array, sigma: float) -> Array:
     """Gaussian blur; nothing for a sigma too small to see."""
     if sigma < 0.2:
-        return np.asarray(picture, np.float32)
-    return np.asarray(cv2.GaussianBlur(picture, (0, 0), sigma, borderType=cv2.BORDER_REFLECT), np.float32)
+        return picture
+    return cv2.GaussianBlur(picture, (0, 0), sigma, borderType=cv2.BORDER_REFLECT)
 
 
-def outline(rng: Random, side: int, radius: float, roughness: float, aspect: float = 1.0) -> Floats32:
+def outline(rng: Random, side: int, radius: float, roughness: float, aspect: float = 1.0) -> Array:
     """Depth below a wobbly closed outline, in pixels, positive inside (side, side)."""
     x, y = plane(side)
-    x = x * np.float32(np.sqrt(aspect)) if aspect != 1 else x
-    y = y / np.float32(np.sqrt(aspect)) if aspect != 1 else y
+    stretch = np.float32(np.sqrt(aspect))
+    x, y = x * stretch, y / stretch
     angle, distance = np.arctan2(y, x), np.hypot(x, y)
-    edge = np.full_like(angle, radius)
+    edge: Array = np.full_like(angle, radius)
     for order in range(2, 7):
         swing = radius * roughness * rng.normal() / (order - 1)
-        edge += np.float32(swing) * np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
-    return edge - distance
+        edge += np.float32(swing) * np.cos(order * angle + np.float32(rng.uniform(0, tau)))
+    depth: Array = edge - distance
+    return depth
 
 
-def speckle(rng: Random, like: Array, grain_px: float) -> Floats32:
+def speckle(rng: Random, like: Array, grain_px: float) -> Array:
     """Smooth noise of the given grain, mean 0 and standard deviation 1, as large as another picture."""
     noise = blurred(rng.standard_normal(like.shape, dtype=np.float32), grain_px / 2.4)
-    return np.asarray((noise - noise.mean()) / (noise.std() + 1e-6), np.float32)
+    return (noise - noise.mean()) / (noise.std() + 1e-6)
 
 
-def ball(rng: Random, like: Array, radius: float, reach: float, softness: float = 2.0) -> Floats32:
+def ball(rng: Random, like: Array, radius: float, reach: float, softness: float = 2.0) -> Array:
     """A disc of 2 px or more, anywhere up to `reach` from the middle of a picture."""
     x, y = plane(len(like))
-    angle, distance = rng.uniform(0, 2 * np.pi), reach * np.sqrt(rng.random())
+    angle, distance = rng.uniform(0, tau), reach * np.sqrt(rng.random())
     away = np.hypot(x - distance * np.cos(angle), y - distance * np.sin(angle))
     return softstep(max(radius, 2.0) - away, softness)
 
 
 def add_chromatin(
-    sprite: Floats32, where: Floats32, strength: float, eosin: float, black: float, hides: Floats32
-) -> Floats32:
+    sprite: Array, where: Array, strength: float, eosin: float, black: float, hides: Array
+) -> Array:
     """Dark chromatin over whatever the sprite shows so far, as far as it `hides` that."""
     for channel, value in ((HAEMATOXYLIN, strength), (EOSIN, eosin), (BLACK, black)):
         sprite[..., channel] = sprite[..., channel] * (1 - hides) + value * where
@@ -90,7 +98,7 @@ def add_chromatin(
     return sprite
 
 
-def paste(maps: Floats32, box: Box, sprite: Floats32, x: float, y: float) -> None:
+def paste(maps: Array, box: Box, sprite: Array, x: float, y: float) -> None:
     """Draw `sprite` centred at (x, y) of the plane into `maps` (4, height, width), which show `box`."""
     side = sprite.shape[0]
     left, top = round(x - side / 2) - box.x, round(y - side / 2) - box.y
@@ -106,7 +114,7 @@ def paste(maps: Floats32, box: Box, sprite: Floats32, x: float, y: float) -> Non
         ground += cut[..., channel]
 
 
-def turned(sprite: Floats32, angle: float, scale: float, aspect: float, x: float, y: float) -> Floats32:
+def turned(sprite: Array, angle: float, scale: float, aspect: float, x: float, y: float) -> Array:
     """`sprite` scaled, stretched and rotated, shifted so that `paste` at (x, y) is exact below a pixel."""
     side = int(np.ceil(sprite.shape[0] * scale * max(aspect, 1 / aspect) ** 0.5)) + 2
     shift_x, shift_y = (v - side / 2 - round(v - side / 2) for v in (x, y))
@@ -116,7 +124,7 @@ def turned(sprite: Floats32, angle: float, scale: float, aspect: float, x: float
     centre = np.array([(side - 1) / 2 + shift_x, (side - 1) / 2 + shift_y])
     offset = centre - matrix @ np.full(2, (sprite.shape[0] - 1) / 2)
     affine = np.hstack([matrix, offset[:, None]])
-    return np.asarray(cv2.warpAffine(sprite, affine, (side, side), flags=cv2.INTER_LINEAR), np.float32)
+    return cv2.warpAffine(sprite, affine, (side, side), flags=cv2.INTER_LINEAR)
 
 
 # ---- libraries of interphase nuclei ----
@@ -127,7 +135,7 @@ _SIDE = 52
 _FOCUS_LEVELS = (1.0, 0.8, 0.6, 0.4, 0.2)
 
 
-NucleusLibrary = dict[Kind, list[list[Floats32]]]
+NucleusLibrary = dict[Kind, list[list[Array]]]
 """Pictures (side, side, 3) of one case by cell type: for each plane of focus its variants."""
 
 
@@ -138,23 +146,24 @@ def nucleus_library(seed: int, tumour: Tumour) -> NucleusLibrary:
         Kind.FIBROBLAST: [fibroblast_nucleus(generator(seed, 2, i)) for i in range(24)],
         Kind.LYMPHOCYTE: [lymphocyte_nucleus(generator(seed, 3, i)) for i in range(24)],
     }
-    library: NucleusLibrary = {}
-    for kind, pictures in drawn.items():
-        sharp = [np.ascontiguousarray(picture[..., :3]) for picture in pictures]
-        library[kind] = [sharp] + [
-            [blurred(one, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus) for one in sharp]
-            for focus in _FOCUS_LEVELS[1:]
-        ]
-    return library
+    return {
+        kind: [[_out_of_focus(picture, focus) for picture in pictures] for focus in _FOCUS_LEVELS]
+        for kind, pictures in drawn.items()
+    }
 
 
-def picked(variants: list[list[Floats32]], seed: int, focus: float) -> Floats32:
+def _out_of_focus(picture: Array, focus: float) -> Array:
+    stains = np.ascontiguousarray(picture[..., :3])
+    return blurred(stains, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus)
+
+
+def picked(variants: list[list[Array]], seed: int, focus: float) -> Array:
     """The picture that stands for a cell: any variant, in the plane of focus nearest to `focus`."""
-    plane_index = int(np.argmin([abs(focus - level) for level in _FOCUS_LEVELS]))
-    return variants[plane_index][seed % len(variants[plane_index])]
+    pictures = variants[np.abs(np.subtract(_FOCUS_LEVELS, focus)).argmin()]
+    return pictures[seed % len(pictures)]
 
 
-def tumour_nucleus(rng: Random, tumour: Tumour) -> Floats32:
+def tumour_nucleus(rng: Random, tumour: Tumour) -> Array:
     """A vesicular or a dark nucleus of a tumour cell, in one of many planes of cutting."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.02 + 0.26 * tumour.pleomorphism)
     vesicular = rng.random() < tumour.openness
@@ -164,61 +173,61 @@ def tumour_nucleus(rng: Random, tumour: Tumour) -> Floats32:
     )
 
 
-def fibroblast_nucleus(rng: Random) -> Floats32:
+def fibroblast_nucleus(rng: Random) -> Array:
     """A slender, evenly dark nucleus (drawn round; placing stretches it)."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.05)
     texture = 0.8 + 0.2 * _mottle(rng, depth, 4, 9) + 0.35 * _rim(rng, depth, 2.4)
     return _assemble(depth, texture * rng.uniform(0.7, 1.25), eosin=0.4)
 
 
-def lymphocyte_nucleus(rng: Random) -> Floats32:
+def lymphocyte_nucleus(rng: Random) -> Array:
     """A round dark nucleus with coarse clumps."""
     depth = outline(rng, _SIDE, MASTER_RADIUS_PX, 0.03)
     clumps = np.clip(_mottle(rng, depth, 5, 11), -1.3, 1.5)
     return _assemble(depth, (1.25 + 0.3 * clumps) * rng.uniform(0.75, 1.15), eosin=0.35)
 
 
-def _vesicular(rng: Random, depth: Floats32) -> Floats32:
+def _vesicular(rng: Random, depth: Array) -> Array:
     """Pale, with threads and grains of chromatin hanging on a crisp, uneven membrane."""
-    threads = np.exp(-((_mottle(rng, depth, 3.5, 7) / 0.35) ** 2))
+    threads = ridge(_mottle(rng, depth, 3.5, 7), 0.35)
     clumps = softstep(_mottle(rng, depth, 2.6, 4, 8) - rng.uniform(0.5, 1.2), 0.8)
     body = 0.02 + 0.25 * rng.random() ** 2 + 0.06 * speckle(rng, depth, 3)
     body = body + rng.uniform(0.15, 0.45) * threads + rng.uniform(0.6, 1.2) * clumps
     body = body + rng.uniform(1.0, 1.8) * _rim(rng, depth, 1.7)
     for _ in range(rng.integers(0, 3)):
         body = np.maximum(body, rng.uniform(1.0, 1.8) * _spot(rng, depth, rng.uniform(2.0, 4.4)))
-    return np.asarray(body, np.float32)
+    return body
 
 
-def _dense(rng: Random, depth: Floats32) -> Floats32:
+def _dense(rng: Random, depth: Array) -> Array:
     grains = softstep(_mottle(rng, depth, 2.6, 3.6, 7) - rng.uniform(-0.3, 0.6), 0.9)
     body = rng.uniform(0.4, 0.8) + rng.uniform(0.6, 1.1) * grains
     body = body + rng.uniform(0.5, 1.1) * _rim(rng, depth, 1.7)
     if rng.random() < 0.4:
         body = np.maximum(body, 1.7 * _spot(rng, depth, rng.uniform(2, 4)))
-    return np.asarray(body, np.float32)
+    return body
 
 
-def _mottle(rng: Random, depth: Floats32, *grains_px: float) -> Floats32:
+def _mottle(rng: Random, depth: Array, *grains_px: float) -> Array:
     """Noise with several grains at once, standard deviation about 1."""
     layers = [speckle(rng, depth, grain) for grain in grains_px]
-    return np.asarray(sum(layers) / np.float32(np.sqrt(len(layers))), np.float32)
+    mottle: Array = np.sum(layers, axis=0) / np.float32(np.sqrt(len(layers)))
+    return mottle
 
 
-def _rim(rng: Random, depth: Floats32, width: float) -> Floats32:
+def _rim(rng: Random, depth: Array, width: float) -> Array:
     """A membrane of uneven thickness just inside the outline."""
     uneven = np.clip(0.75 + 0.28 * _mottle(rng, depth, 4, 12), 0.1, 1.4)
     wander = depth - 1.5 + 0.5 * speckle(rng, depth, 6)
-    rim: Floats32 = uneven * np.exp(-((wander / width) ** 2))
-    return rim
+    return uneven * ridge(wander, width)
 
 
-def _spot(rng: Random, depth: Floats32, radius: float) -> Floats32:
+def _spot(rng: Random, depth: Array, radius: float) -> Array:
     """A nucleolus somewhere well inside."""
     return ball(rng, depth, radius, MASTER_RADIUS_PX - 8, 1.6) * softstep(depth - 3, 3)
 
 
-def _assemble(depth: Floats32, chromatin: Array, eosin: float) -> Floats32:
+def _assemble(depth: Array, chromatin: Array, eosin: float) -> Array:
     inside = softstep(depth, 1.8)
     return layered(
         cover=inside,
@@ -235,7 +244,7 @@ Arms = Floats
 """Chromosome arms (n, 5): centre x, centre y, heading in radians, length, thickness; in pixels."""
 
 
-def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Floats32:
+def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Array:
     """One mitotic figure; `radius` is that of the cell's nucleus before it divided, in pixels."""
     side = 2 * int(np.ceil(3.0 * radius)) + 48
     arms = _SHAPES[kind](rng, radius * rng.uniform(0.72, 0.95), atypical)
@@ -250,7 +259,7 @@ def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Fl
     return sprite
 
 
-def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Floats32:
+def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Array:
     """The rounded, paler cell around the chromatin, sometimes drawn back from its neighbours."""
     stretch = {Kind.ANAPHASE: 1.35, Kind.TELOPHASE: 1.7}.get(kind, 1.0)
     body_radius = radius * rng.uniform(1.3, 1.8)
@@ -259,8 +268,8 @@ def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Floats32:
     net = 0.11 * speckle(rng, depth, 3) + 0.13 * speckle(rng, depth, 6) + 0.12 * speckle(rng, depth, 14)
     eosin = np.clip(rng.uniform(0.1, 0.55) * (1 + net / 0.35), 0.02, 1.2)
     cover = clear * rng.uniform(0.45, 1.0)
-    membrane = np.exp(-((depth / 1.6) ** 2)) * rng.uniform(0.0, 0.12)
-    halo = np.exp(-(((depth + 4) / 3.5) ** 2)) * (rng.random() < 0.2) * rng.uniform(0.3, 0.9)
+    membrane = ridge(depth, 1.6) * rng.uniform(0.0, 0.12)
+    halo = ridge(depth + 4, 3.5) * (rng.random() < 0.2) * rng.uniform(0.3, 0.9)
     halo = halo * np.clip(0.6 + 0.5 * speckle(rng, depth, 30), 0, 1)
     return layered(
         cover=np.clip(np.maximum(cover, halo), 0, 1),
@@ -269,7 +278,7 @@ def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Floats32:
     )
 
 
-def _paint_arms(rng: Random, arms: Arms, side: int) -> Floats32:
+def _paint_arms(rng: Random, arms: Arms, side: int) -> Array:
     """Coverage by chromatin, about 1 where arms pile up, with a rough edge."""
     canvas = np.zeros((side * _FINE, side * _FINE), np.float32)
     layer = np.zeros_like(canvas, np.uint8)
@@ -307,7 +316,7 @@ def _around(distance: Floats, angle: Floats, *others: Floats) -> Arms:
 def _prophase(rng: Random, radius: float, _atypical: bool) -> Arms:
     n = int(rng.integers(34, 52))
     distance = radius * 0.88 * np.sqrt(rng.random(n))
-    angle = rng.uniform(0, 2 * np.pi, n)
+    angle = rng.uniform(0, tau, n)
     heading = rng.uniform(0, np.pi, n)
     length, thickness = rng.uniform(3, 9, n), rng.uniform(1.0, 2.0, n)
     return _around(distance, angle, heading, length, thickness)
@@ -335,7 +344,7 @@ def _metaphase_side(rng: Random, radius: float, atypical: bool) -> Arms:
 
 def _metaphase_polar(rng: Random, radius: float, atypical: bool) -> Arms:
     n = int(rng.integers(44, 66))
-    angle = rng.uniform(0, 2 * np.pi, n)
+    angle = rng.uniform(0, tau, n)
     hollow = rng.uniform(0.0, 0.45)
     distance = (
         radius * np.sqrt(rng.uniform(hollow**2, 0.68, n)) * (1 + 0.14 * np.cos(3 * angle + rng.uniform(0, 6)))
@@ -374,7 +383,7 @@ def _move(arms: Arms, angle: float, x: float, y: float) -> Arms:
 
 def _strays(rng: Random, radius: float, n: int) -> Arms:
     """Single chromosomes away from the rest."""
-    angle, distance = rng.uniform(0, 2 * np.pi, n), radius * rng.uniform(0.75, 1.05, n)
+    angle, distance = rng.uniform(0, tau, n), radius * rng.uniform(0.75, 1.05, n)
     heading, length, thickness = rng.uniform(0, np.pi, n), rng.uniform(2, 5, n), rng.uniform(1.8, 3, n)
     return _around(distance, angle, heading, length, thickness)
 
