@@ -39,11 +39,11 @@ def errors_in(images: Sequence[LabelledImage], found: Found, threshold: float) -
     """Missed mitoses, and false positives from a probability of 0.1 on."""
     rows = []
     for number, one in enumerate(images):
-        here, real, matched = matched_in(one, found[one.name], RADIUS_UM)
-        said = np.zeros(len(real))
-        said[matched[matched >= 0]] = here[matched >= 0, 2]
-        missed = np.column_stack([real, said])[said < threshold]
-        false = here[(matched < 0) & (here[:, 2] >= CANDIDATE), :3]
+        here = matched_in(one, found[one.name], RADIUS_UM)
+        said, right = np.zeros(len(here.truths)), here.matched >= 0
+        said[here.matched[right]] = here.probability[right]
+        missed = np.column_stack([here.truths, said])[said < threshold]
+        false = np.column_stack([here.positions, here.probability])[~right & (here.probability >= CANDIDATE)]
         for index, (x, y, probability) in enumerate([*missed, *false]):
             edge_um = min(x, y, one.pixels.shape[1] - x, one.pixels.shape[0] - y) * MPP
             apart = (np.hypot(*(one.of(label) - (x, y)).T) * MPP for label in (MITOSIS, LOOKALIKE))

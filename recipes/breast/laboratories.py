@@ -193,8 +193,8 @@ def taken(images: Sequence[LabelledImage], found: Found, threshold: float) -> st
     """Labelled look-alikes that a detection takes for a mitosis, of all."""
     count = there = 0
     for one in images:
-        here, _, matched = matched_in(one, found[one.name], RADIUS_UM)
-        false = here[(matched == NOBODY) & (here[:, 2] >= threshold), :2]
+        here = matched_in(one, found[one.name], RADIUS_UM)
+        false = here.positions[(here.matched == NOBODY) & (here.probability >= threshold)]
         known = one.of(LOOKALIKE)
         apart = np.hypot(*(known[:, None] - false[None]).transpose(2, 0, 1)) * MPP
         count, there = count + int((apart <= RADIUS_UM).any(axis=1).sum()), there + len(known)

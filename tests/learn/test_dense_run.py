@@ -284,10 +284,10 @@ def test_what_is_painted_over_or_outside_an_image_counts_for_nothing() -> None:
     plain = field("a", (100, 100), (200, 100), (-5, 50))
     one = replace(plain, points=plain.points | {IGNORE: np.array([[100.0, 200.0]])})
     rows = np.array([[205, 100, 0.9], [100, 210, 0.8], [40, 40, 0.7], [110, 100, 0.6]])
-    here, real, matched = matched_in(one, rows, 7.5)
-    assert here[:, 2].tolist() == [0.9, 0.7, 0.6]
-    assert real.tolist() == [[100, 100], [200, 100]]
-    assert matched.tolist() == [1, NOBODY, 0]
+    here = matched_in(one, rows, 7.5)
+    assert here.probability.tolist() == [0.9, 0.7, 0.6]
+    assert here.truths.tolist() == [[100, 100], [200, 100]]
+    assert here.matched.tolist() == [1, NOBODY, 0]
 
 
 def test_nothing_is_chosen_without_a_mitosis_to_validate_on() -> None:

@@ -106,48 +106,54 @@ def compare_sources(
         raise UsageError(f"the threshold is {wrong[0]:g}", next_step="give a probability from 0 to 1")
     given: list[float | None] = [*thresholds] or [None]
     given *= len(sources) // len(given)
-    found, located = list[Source](), list[Located]()
-    for name, path, threshold in zip(_names(sources), sources, given, strict=True):
-        here = locate(
-            labels,
-            path,
-            manifest=None,
-            split=None,
-            mpp=None,
-            matching=matching,
-            every=threshold is not None,
-        )
-        point = point_of(path, here.comparison.cohort, own=threshold is None)
-        if point is not None:
-            lowest, origin = point.delta, point.source or "of its card"
-        else:
-            lowest, origin = (0.0, "all of it") if threshold is None else (threshold, "given")
-        metrics = detection_metrics(here.marked, lowest, bootstrap)
-        found.append(Source(name, str(path), lowest, origin, here.marked, metrics))
-        located.append(here)
+    results = [
+        _source(name, path, threshold, labels, matching, bootstrap)
+        for name, path, threshold in zip(_names(sources), sources, given, strict=True)
+    ]
+    measured, located = [source for source, _ in results], [located for _, located in results]
     cohort = located[0].comparison.cohort
     tables = [
-        _positions(case, [one.slides[row] for one in located], found, matching)
+        _positions(case, [result.slides[row] for result in located], measured, matching)
         for row, case in enumerate(cohort.cases)
     ]
-    warnings = dict.fromkeys(
-        replace(warning, text=f"{one.name}: {warning.text}")
-        for one, here in zip(found, located, strict=True)
-        for warning in (*here.comparison.warnings, *doubts(here.marked))
-        if warning.code != "few-patients"
-    )
-    few = [one for one in doubts(located[0].marked) if one.code == "few-patients"]
+    warnings = {
+        warning
+        if warning.code == "few-patients"
+        else replace(warning, text=f"{source.name}: {warning.text}"): 0
+        for source, result in results
+        for warning in (*result.comparison.warnings, *doubts(result.marked))
+    }
     settings = {"labels": str(labels)} | asdict(matching) | asdict(bootstrap)
-    settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in found}
+    settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in measured}
     del settings["threshold"]
     return SourcesResult(
-        tuple(found),
-        _differences(found, bootstrap),
+        tuple(measured),
+        _differences(measured, bootstrap),
         pd.concat(tables, ignore_index=True),
         cohort.manifest,
         settings,
-        (*warnings, *few),
+        tuple(sorted(warnings, key=lambda warning: warning.code == "few-patients")),
     )
+
+
+def _source(
+    name: str,
+    path: str | Path,
+    threshold: float | None,
+    labels: str | Path,
+    matching: MatchingConfig,
+    bootstrap: BootstrapConfig,
+) -> tuple[Source, Located]:
+    """One source from its threshold on, and all its detections beside the labels."""
+    own = threshold is None
+    located = locate(labels, path, manifest=None, split=None, mpp=None, matching=matching, every=not own)
+    point = point_of(path, located.comparison.cohort, own=own)
+    if point is not None:
+        threshold, origin = point.delta, point.source or "of its card"
+    else:
+        threshold, origin = (0.0, "all of it") if threshold is None else (threshold, "given")
+    metrics = detection_metrics(located.marked, threshold, bootstrap)
+    return Source(name, str(path), threshold, origin, located.marked, metrics), located
 
 
 def _names(sources: Sequence[str | Path]) -> list[str]:
@@ -185,18 +191,23 @@ def _positions(
 
     False positives of two sources within the radius are one position, that of the first source.
     """
-    mpp, truths = slides[0].mpp, slides[0].truths
-    places, columns = truths, [np.full(len(truths), np.nan) for _ in sources]
-    for number, (here, source) in enumerate(zip(slides, sources, strict=True)):
-        counted, right = here.probability >= source.threshold, here.matched != NOBODY
-        columns[number][here.matched[counted & right]] = here.probability[counted & right]
-        wrong, sure = here.positions[counted & ~right], here.probability[counted & ~right]
-        known = match(wrong * mpp, sure, places[len(truths) :] * mpp, matching.radius_um, matching.method)
-        shared, new = known != NOBODY, int((known == NOBODY).sum())
-        columns[number][len(truths) + known[shared]] = sure[shared]
-        columns = [np.append(each, np.full(new, np.nan)) for each in columns]
-        columns[number][len(places) :] = sure[~shared]
-        places = np.concatenate([places, wrong[~shared]])
-    label = np.where(np.arange(len(places)) < len(truths), MITOSIS, FALSE)
+    mpp, truths = slides[0].mpp, len(slides[0].truths)
+    places, given = slides[0].truths, np.full((len(sources), truths), np.nan)
+    for row, slide, source in zip(given, slides, sources, strict=True):
+        counted = slide.probability >= source.threshold
+        right = counted & (slide.matched != NOBODY)
+        row[slide.matched[right]] = slide.probability[right]
+    for number, (slide, source) in enumerate(zip(slides, sources, strict=True)):
+        wrong = (slide.probability >= source.threshold) & (slide.matched == NOBODY)
+        positions, probability = slide.positions[wrong], slide.probability[wrong]
+        place = match(
+            positions * mpp, probability, places[truths:] * mpp, matching.radius_um, matching.method
+        )
+        new = place == NOBODY
+        place[new] = len(places) - truths + np.arange(new.sum())
+        places = np.concatenate([places, positions[new]])
+        given = np.pad(given, ((0, 0), (0, int(new.sum()))), constant_values=np.nan)
+        given[number, truths + place] = probability
+    label = np.where(np.arange(len(places)) < truths, MITOSIS, FALSE)
     table = pd.DataFrame({"slide": case, "x": places[:, 0], "y": places[:, 1], "label": label})
-    return table.assign(**{column_of(one.name): each for one, each in zip(sources, columns, strict=True)})
+    return table.assign(**{column_of(source.name): row for source, row in zip(sources, given, strict=True)})

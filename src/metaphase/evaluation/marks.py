@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import shapely
 from pydantic import BeforeValidator, Field
 from shapely.geometry import Point, box
@@ -144,8 +146,24 @@ def _shape(row: dict[Any, Any], cohort: Cohort, path: Path) -> BaseGeometry:
 # ---- every detection marked true or false once ----
 
 _NO_POINTS: tuple[Points, Floats] = (np.zeros((0, 2)), np.zeros(0))
-Marks = tuple[Floats, Mask, Floats]
-"""Of the detections of one slide: probability, whether it is matched, and its distance to the truth."""
+
+
+class SlideMatch(NamedTuple):
+    """What counts on a slide, in its level-0 pixels."""
+
+    mpp: float
+    truths: Points
+    positions: Points
+    probability: Floats
+    matched: Integers
+    """The truth that each detection found, or `NOBODY`."""
+
+    def distance_um(self) -> Floats:
+        """From each detection to the truth that it found; NaN where it found none."""
+        found, distance = self.matched != NOBODY, np.full(len(self.matched), np.nan)
+        apart = self.positions[found] - self.truths[self.matched[found]]
+        distance[found] = np.linalg.norm(apart, axis=1) * self.mpp
+        return distance
 
 
 @dataclass(frozen=True)
@@ -170,23 +188,24 @@ class Marked:
     @classmethod
     def of(
         cls,
-        marks: Sequence[Marks],
-        truths: Sequence[int],
-        area_mm2: Floats,
+        slides: Sequence[SlideMatch],
+        area_mm2: npt.ArrayLike,
         cases: Iterable[str],
         patients: Iterable[str],
     ) -> Self:
-        """From the marks of each slide."""
-        probability, found, distance_um = map(np.concatenate, zip(*marks, strict=True))
-        slide = np.repeat(np.arange(len(marks)), [len(one[0]) for one in marks])
+        """From what was matched on each slide."""
+        probability = np.concatenate([slide.probability for slide in slides])
+        matched = np.concatenate([slide.matched for slide in slides])
+        distance_um = np.concatenate([slide.distance_um() for slide in slides])
+        number = np.repeat(np.arange(len(slides)), [len(slide.matched) for slide in slides])
         order = np.argsort(-probability, kind="stable")
         return cls(
             probability[order],
-            found[order],
+            matched[order] != NOBODY,
             distance_um[order],
-            slide[order],
-            np.array(truths, np.int64),
-            area_mm2,
+            number[order],
+            np.array([len(slide.truths) for slide in slides], np.int64),
+            np.asarray(area_mm2),
             tuple(cases),
             tuple(patients),
         )
@@ -207,19 +226,11 @@ class Marked:
         )
 
 
-class SlideMatch(NamedTuple):
-    """What counts on a slide, in its level-0 pixels."""
-
-    mpp: float
-    truths: Points
-    positions: Points
-    probability: Floats
-    matched: Integers
-    """The truth that each detection found, or `NOBODY`."""
-
-
-def matches(comparison: Comparison, config: MatchingConfig) -> Iterator[SlideMatch]:
-    """Match every slide of the comparison; what is to be ignored counts on neither side."""
+def matches(
+    comparison: Comparison, config: MatchingConfig, drawn: Regions | None = None
+) -> Iterator[SlideMatch]:
+    """Match every slide of the comparison; what lies in `drawn` regions, around points to ignore or in the
+    border counts on neither side."""
     cohort, manifest = comparison.cohort, comparison.cohort.manifest
     unknown = manifest["case"][manifest[["width", "height"]].isna().any(axis=1)]
     if config.border_um > 0 and len(unknown):
@@ -227,10 +238,9 @@ def matches(comparison: Comparison, config: MatchingConfig) -> Iterator[SlideMat
             f"a border cannot be ignored: the size of {unknown.iloc[0]} is not known",
             next_step="give the columns width and height in the manifest",
         )
-    regions = read_regions(config.ignore, cohort) if config.ignore else []
-    regions += point_regions(comparison.ignored, cohort, config.ignore_radius_um)
-    shapes: dict[str, list[BaseGeometry]] = {case: [] for case in cohort.cases}
-    for case, shape in regions:
+    discs = point_regions(comparison.ignored, cohort, config.ignore_radius_um)
+    shapes = defaultdict[str, list[BaseGeometry]](list)
+    for case, shape in (*(drawn or ()), *discs):
         shapes[case].append(shape)
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
     for case, mpp, *size in cohort.frames():
@@ -246,18 +256,12 @@ def matches(comparison: Comparison, config: MatchingConfig) -> Iterator[SlideMat
 
 def mark(cohort: Cohort, slides: Sequence[SlideMatch], config: MatchingConfig) -> Marked:
     """Each detection of the slides of the cohort, true or false."""
-    manifest, marks = cohort.manifest, list[Marks]()
-    for one in slides:
-        found, distance = one.matched != NOBODY, np.full(len(one.matched), np.nan)
-        apart = one.positions[found] - one.truths[one.matched[found]]
-        distance[found] = np.linalg.norm(apart, axis=1) * one.mpp
-        marks.append((one.probability, found, distance))
-    truths = [len(one.truths) for one in slides]
+    manifest = cohort.manifest
     sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
     inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)
     whole = np.isclose(manifest["area_mm2"], sides[0] * sides[1])
     area_mm2 = np.where(whole, inner, manifest["area_mm2"].to_numpy(float))
-    return Marked.of(marks, truths, area_mm2, manifest["case"], manifest["patient"])
+    return Marked.of(slides, area_mm2, manifest["case"], manifest["patient"])
 
 
 def by_slide(table: pd.DataFrame) -> dict[str, tuple[Points, Floats]]:

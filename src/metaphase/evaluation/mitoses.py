@@ -25,6 +25,7 @@ from metaphase.evaluation.marks import (
     by_slide,
     mark,
     matches,
+    read_regions,
 )
 from metaphase.evaluation.metrics import (
     BootstrapConfig,
@@ -288,7 +289,8 @@ def locate(
     )
     warnings = check_frame(comparison, matching.radius_um)
     comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
-    slides = tuple(matches(comparison, matching))
+    drawn = read_regions(matching.ignore, cohort) if matching.ignore else None
+    slides = tuple(matches(comparison, matching, drawn))
     return Located(comparison, slides, mark(comparison.cohort, slides, matching))
 
 

@@ -15,7 +15,6 @@ import pandas as pd
 from PIL import Image
 from pydantic import NonNegativeInt, PositiveFloat
 
-from metaphase.base.arrays import Integers
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, require
 from metaphase.base.files import atomic_path, write_text
 from metaphase.base.foreign import is_file
@@ -88,15 +87,17 @@ def plan_study(detections: pd.DataFrame, distractors: pd.DataFrame, config: Stud
     """The key: which numbered item is which point, drawn and shuffled so that the number says nothing."""
     generator = np.random.default_rng(config.seed)
     wanted = len(detections) if config.detections is None else config.detections
-    chosen = _drawn(detections, wanted, generator, DETECTION)
-    others = config.distractors if config.distractors is not None else min(len(chosen), len(distractors))
-    chosen = [*chosen, *_drawn(distractors, others, generator, DISTRACTOR)]
-    if not chosen:
+    others = min(wanted, len(distractors)) if config.distractors is None else config.distractors
+    drawn = (
+        _drawn(detections, wanted, generator, DETECTION),
+        _drawn(distractors, others, generator, DISTRACTOR),
+    )
+    key = pd.concat(drawn)
+    if key.empty:
         raise UsageError("there is nothing to judge", next_step="give detections, or a lower threshold")
-    order = generator.permutation(len(chosen))
-    digits = max(4, len(str(len(chosen))))
-    rows = [(f"{number:0{digits}}", *chosen[index]) for number, index in enumerate(order, start=1)]
-    return pd.DataFrame(rows, columns=list(KEY_COLUMNS))
+    digits = max(4, len(str(len(key))))
+    key = key.iloc[generator.permutation(len(key))].reset_index(drop=True)
+    return key.assign(item=[f"{number + 1:0{digits}}" for number in key.index])[list(KEY_COLUMNS)]
 
 
 def read_answers(path: Path, key: pd.DataFrame) -> pd.Series[bool]:
@@ -152,20 +153,16 @@ def proportion(count: int, total: int) -> Estimate:
 
 def majority(answers: list[pd.Series[bool]]) -> pd.Series[bool]:
     """Mitosis where more than half of the observers say so."""
-    votes = np.mean([said.to_numpy(float) for said in answers], axis=0)
-    return pd.Series(votes > 0.5, index=answers[0].index)
+    return pd.concat(answers, axis=1).mean(axis=1) > 0.5
 
 
-def _drawn(
-    points: pd.DataFrame, count: int, generator: np.random.Generator, kind: str
-) -> list[tuple[str, str, float, float, float]]:
+def _drawn(points: pd.DataFrame, count: int, generator: np.random.Generator, kind: str) -> pd.DataFrame:
     if count > len(points):
         raise UsageError(
             f"{count} {kind}s are wanted and there are {len(points)}", next_step="ask for fewer, or add more"
         )
-    rows: Integers = np.sort(generator.permutation(len(points))[:count])
-    columns = (points[name].to_numpy()[rows].tolist() for name in ("slide", "x", "y", "probability"))
-    return [(kind, slide, x, y, probability) for slide, x, y, probability in zip(*columns, strict=True)]
+    rows = np.sort(generator.permutation(len(points))[:count])
+    return points.iloc[rows].assign(kind=kind)
 
 
 def _refuse(names: pd.Series[str], what: str, next_step: str, path: Path) -> None:

@@ -132,30 +132,27 @@ def stated_point(tables: Sequence[Path], name: PointName) -> OperatingPoint | No
     A Parquet table carries them itself; of other files in the folder of a slide, its summary tells. Tables of
     different models or points, or of which only some state one, are refused.
     """
-    found = {json.dumps(_stated_in(path, name), sort_keys=True) for path in tables}
-    if len(found) > 1:
-        described = "; ".join(
-            sorted(
-                f"{one['point']['delta']:g} of the model {one['model']}" if one else "none stated"
-                for one in map(json.loads, found)
-            )
-        )
+    points: list[tuple[str, OperatingPoint] | None] = []
+    for table in tables:
+        if (stated := _stated_in(table, name)) not in points:
+            points.append(stated)
+    if len(points) > 1:
+        described = sorted(f"{p[1].delta:g} of the model {p[0]}" if p else "none stated" for p in points)
         raise UsageError(
-            f"the tables were made at different operating points ({described})",
+            f"the tables were made at different operating points ({'; '.join(described)})",
             path=tables[0],
             next_step="evaluate them separately, or give one --threshold for all",
         )
-    stated = json.loads(found.pop()) if found else None
-    return stated and OperatingPoint.model_validate(stated["point"])
+    return points[0][1] if points and points[0] else None
 
 
-def _stated_in(table: Path, name: PointName) -> dict[str, Any] | None:
+def _stated_in(table: Path, name: PointName) -> tuple[str, OperatingPoint] | None:
+    """The model and the point that a table states."""
     stated: Any = stated_with(table)
-    if stated is None and "operating_point" not in table_attributes(table):
+    if stated is None:
         return None
     try:
-        point = OperatingPoint.model_validate(stated[name] | {"name": name})
-        return {"model": str(stated["model"]), "point": point.model_dump(mode="json") | {"name": name}}
+        return str(stated["model"]), OperatingPoint.model_validate(stated[name] | {"name": name})
     except (TypeError, KeyError, ValidationError) as error:
         raise TableError(
             f"states no operating point for {name} that can be read",

@@ -15,13 +15,13 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
-from metaphase.base.arrays import Floats, Integers, Mask, Points
+from metaphase.base.arrays import Floats, Mask
 from metaphase.base.errors import UsageError
 from metaphase.counting.likely import LaboratoryPrior
-from metaphase.detections.matching import NOBODY, match
+from metaphase.detections.matching import match
 from metaphase.detections.points import PAPER_POINTS, OperatingPoint, PointName
 from metaphase.detections.table import IGNORE, MITOSIS
-from metaphase.evaluation.marks import Marked, Marks
+from metaphase.evaluation.marks import Marked, SlideMatch
 from metaphase.evaluation.metrics import (
     THRESHOLD_RULES,
     BootstrapConfig,
@@ -48,26 +48,26 @@ Found = Mapping[str, Floats]
 Groups = dict[str, list[LabelledImage]]
 
 
-def matched_in(one: LabelledImage, here: Floats, radius_um: float) -> tuple[Floats, Points, Integers]:
-    """Detections that no point to ignore is near, mitoses inside the image, and which of them each found."""
-    real, ignored = one.of(MITOSIS), one.of(IGNORE)
-    if len(ignored) and len(here):
-        apart = np.hypot(*(here[:, None, :2] - ignored[None]).transpose(2, 0, 1)).min(axis=1)
-        here = here[apart * MPP > PAINTED_UM]
-    real = real[((real >= 0) & (real < one.pixels.shape[1::-1])).all(axis=1)]
-    return here, real, match(here[:, :2] * MPP, here[:, 2].copy(), real * MPP, radius_um)
+def matched_in(image: LabelledImage, detections: Floats, radius_um: float) -> SlideMatch:
+    """Detections that no point to ignore is near, and the mitoses inside the image."""
+    real, ignored = image.of(MITOSIS), image.of(IGNORE)
+    if len(ignored) and len(detections):
+        apart = np.hypot(*(detections[:, None, :2] - ignored[None]).transpose(2, 0, 1)).min(axis=1)
+        detections = detections[apart * MPP > PAINTED_UM]
+    real = real[((real >= 0) & (real < image.pixels.shape[1::-1])).all(axis=1)]
+    positions, probability = detections[:, :2], detections[:, 2].copy()
+    matched = match(positions * MPP, probability, real * MPP, radius_um)
+    return SlideMatch(MPP, real, positions, probability, matched)
 
 
 def marked(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
     """Detections in these images, each true or false; what lies near a point to ignore is left out."""
-    marks, truths = list[Marks](), []
-    for one in images:
-        here, real, matched = matched_in(one, found[one.name], radius_um)
-        marks.append((here[:, 2], matched != NOBODY, np.full(len(here), np.nan)))
-        truths.append(len(real))
-    area_mm2 = np.array([one.area_mm2 for one in images])
-    names, patients = [one.name for one in images], [one.patient for one in images]
-    return Marked.of(marks, truths, area_mm2, names, patients)
+    return Marked.of(
+        [matched_in(image, found[image.name], radius_um) for image in images],
+        [image.area_mm2 for image in images],
+        [image.name for image in images],
+        [image.patient for image in images],
+    )
 
 
 # ---- groups ----
@@ -232,41 +232,37 @@ def chosen_pair(
     )
     if np.isnan(several):
         several, f1 = 0.5, 0.0
-    strict = config.count_threshold
     tested = [one for one in images if one.split == "test"]
     for name in sorted({one.laboratory for one in tested}):
         marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
-    shared: dict[str, Any] = {
-        "suppress_um": config.suppress_um,
-        "smooth_um": config.smooth_um,
-        "method": "maxima",
-        "cases": tuple(one.name for one in every if not one.is_crop),
-        "patients": tuple(dict.fromkeys(one.patient for one in every)),
-        "laboratories": tuple(dict.fromkeys(one.laboratory for one in every)),
-    }
+
+    def point(name: PointName, delta: float, **own: Any) -> OperatingPoint:
+        return OperatingPoint(
+            name=name,
+            delta=delta,
+            suppress_um=config.suppress_um,
+            smooth_um=config.smooth_um,
+            method="maxima",
+            cases=tuple(one.name for one in every if not one.is_crop),
+            patients=tuple(dict.fromkeys(one.patient for one in every)),
+            laboratories=tuple(dict.fromkeys(one.laboratory for one in every)),
+            false_per_mm2=described(fields, delta, 0)["false_per_mm2"],
+            recall=patient_recall(fields, delta),
+            **own,
+        )
+
+    source = "validation images of metaphase run"
     points: dict[PointName, OperatingPoint] = {
-        "mitoses": OperatingPoint(
-            name="mitoses",
-            delta=several,
-            metric="F1",
-            value=f1,
-            source="validation images of metaphase run",
-            false_per_mm2=described(fields, several, 0)["false_per_mm2"],
-            recall=patient_recall(fields, several),
-            **shared,
-        ),
-        "count": OperatingPoint(
-            name="count",
-            delta=strict,
+        "mitoses": point("mitoses", several, metric="F1", value=f1, source=source),
+        "count": point(
+            "count",
+            config.count_threshold,
             theta1=PAPER_POINTS.count.theta1,
             theta2=PAPER_POINTS.count.theta2,
             source="a setting, of the calibrated probability; it and the prior over laboratories were "
             "measured for the bundled pair. theta1 and theta2 are the paper's",
-            false_per_mm2=described(fields, strict, 0)["false_per_mm2"],
-            recall=patient_recall(fields, strict),
             prior=asdict(LaboratoryPrior()),
-            **shared,
         ),
     }
     measured = {

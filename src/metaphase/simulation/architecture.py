@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
-from metaphase.base.arrays import Box, Floats32, Integers
+from metaphase.base.arrays import Box, Integers
 from metaphase.simulation.config import PX_PER_UM, Case
 from metaphase.simulation.randomness import (
     COARSE_STEP,
+    Array,
     Noise,
     centres,
     coarse_grid,
@@ -30,8 +29,6 @@ from metaphase.simulation.randomness import (
 
 # ---- which of many scattered points owns each position ----
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True)
 class Territories:
@@ -42,24 +39,22 @@ class Territories:
     scale: int
     owner: Integers
     """Index of the nearest point (rows, columns)."""
-    distance: Floats32
+    distance: Array
     """Distance to it, in pixels."""
 
-    def borders(self, softness: float) -> Floats32:
+    def borders(self, softness: float) -> Array:
         """About 1 where the owner changes, fading over `softness` grid steps."""
         edge = np.zeros(self.owner.shape, np.float32)
         edge[:, 1:] = self.owner[:, 1:] != self.owner[:, :-1]
         edge[1:] = np.maximum(edge[1:], self.owner[1:] != self.owner[:-1])
-        return np.asarray(cv2.GaussianBlur(edge, (0, 0), softness), np.float32)
+        return cv2.GaussianBlur(edge, (0, 0), softness)
 
-    def at_pixels(self, pictures: Floats32, box: Box, shift_x: Floats32, shift_y: Floats32) -> Floats32:
+    def at_pixels(self, pictures: Array, box: Box, shift_x: Array, shift_y: Array) -> Array:
         """Pictures on the grid, read off at the pixels of `box` moved by the shifts (in grid steps)."""
         x = (box.x - self.x + np.arange(box.width, dtype=np.float32))[None, :] / self.scale
         y = (box.y - self.y + np.arange(box.height, dtype=np.float32))[:, None] / self.scale
-        found = cv2.remap(
-            pictures, x + shift_x, y + shift_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-        )
-        return np.asarray(found, np.float32)
+        place = x + shift_x, y + shift_y
+        return cv2.remap(pictures, *place, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
 
 def reach(box: Box, halo: int, scale: int) -> Box:
@@ -81,7 +76,7 @@ def territories(x: Array, y: Array, wide: Box, scale: int) -> Territories:
     )
     owner = np.zeros(int(label.max()) + 1, np.int64)
     owner[label[row, column]] = np.arange(len(x))
-    return Territories(wide.x, wide.y, scale, owner[label], np.asarray(scale * distance, np.float32))
+    return Territories(wide.x, wide.y, scale, owner[label], scale * distance)
 
 
 # ---- where the tissue is and what kind it is ----
@@ -194,7 +189,7 @@ class Architecture:
         coarse = self._coarse(coarse_grid(box))
         return coarse.each(lambda field: sampled(box, field, x, y))
 
-    def fibres_over(self, box: Box) -> tuple[Floats32, Floats32]:
+    def fibres_over(self, box: Box) -> tuple[Array, Array]:
         """Two coordinates in pixels at the pixel centres of `box`: across the fibres and along them."""
         grid = coarse_grid(box)
         x, y = centres(grid, COARSE_STEP)
@@ -205,13 +200,13 @@ class Architecture:
     def fibre_angle_at(self, box: Box, x: Array, y: Array) -> Array:
         """Direction of the fibres at points inside `box`, in radians."""
         slopes = np.gradient(self._across(coarse_grid(box)))
-        down, right = (sampled(box, np.asarray(slope, np.float32), x, y) for slope in slopes)
-        return np.asarray(np.arctan2(down, right) + np.pi / 2)
+        down, right = (sampled(box, slope, x, y) for slope in slopes)
+        return np.arctan2(down, right) + np.pi / 2
 
     def hotspot_at(self, box: Box, x: Array, y: Array) -> Array:
         """Factor on the mitotic rate at points inside `box`, of mean 1 over the slide's tumour."""
         heat = np.exp(self._hotspot_spread * self._hotspots.at(box, x, y))
-        return np.asarray(heat / self._hotspot_mean)
+        return heat / self._hotspot_mean
 
     def _census(self) -> tuple[float, float]:
         """Sample the slide coarsely: what share of its tissue is tumour, and how hot that is on average."""
@@ -223,16 +218,18 @@ class Architecture:
         mean = float(heat[tumour].mean()) if tumour.any() else 1.0
         return float(tumour.sum() / max(1, tissue.sum())), mean
 
-    def _tumour_over(self, box: Box, step: float) -> Floats32:
+    def _tumour_over(self, box: Box, step: float) -> Array:
         """Membership in a nest, every `step` pixels."""
         nests = self._nests.over(box, step) - float(ndtri(1 - self.tumour.tumour_share))
-        return np.asarray(np.minimum(nests, 2.2 * np.abs(self._septa.over(box, step)) - 0.16), np.float32)
+        inside: Array = np.minimum(nests, 2.2 * np.abs(self._septa.over(box, step)) - 0.16)
+        return inside
 
     def lymphocytes_at(self, box: Box, x: Array, y: Array) -> Array:
         """Membership in a cluster of lymphocytes at points inside `box`."""
-        return self._lymphocytes.at(box, x, y) - float(ndtri(1 - self.tumour.lymphocyte_share))
+        cluster: Array = self._lymphocytes.at(box, x, y) - float(ndtri(1 - self.tumour.lymphocyte_share))
+        return cluster
 
-    def tissue_over(self, box: Box, step: float) -> Floats32:
+    def tissue_over(self, box: Box, step: float) -> Array:
         """About the distance from the tissue edge in 100 um, positive inside, every `step` pixels."""
         outline = self._outline.over(box, step)
         half_width, half_height = self.case.width / 2, self.case.height / 2
@@ -240,7 +237,8 @@ class Architecture:
         u, v = (x / half_width - 1) ** 2, (y / half_height - 1) ** 2
         radius = np.sqrt(np.sqrt(u * u * u + v * v * v))
         reach = max(1.0, min(half_width, half_height) / PX_PER_UM / 100)
-        return np.asarray(reach * (0.97 - radius) + min(1.5, 0.09 * reach) * outline, np.float32)
+        depth: Array = reach * (0.97 - radius) + min(1.5, 0.09 * reach) * outline
+        return depth
 
     def _coarse(self, grid: Box) -> Fields:
         t = self.tumour
@@ -257,7 +255,7 @@ class Architecture:
             cleft=0.035 * (gaps + 2 * t.clefts - 1.9) - np.abs(tumour),
         )
 
-    def _across(self, grid: Box) -> Floats32:
+    def _across(self, grid: Box) -> Array:
         """Its level lines, the fibres, run along the nests' borders, with waves and ripples."""
         x, y = centres(grid, COARSE_STEP)
         slope = 0.35 * (np.cos(self._heading) * x + np.sin(self._heading) * y)

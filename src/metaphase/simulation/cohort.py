@@ -215,7 +215,7 @@ def simulate_cohort(
     report("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
     with rendering_processes(config.workers if left else 1) as executor:
         if executor is not None and len(left) >= config.workers:
-            jobs = [executor.submit(_write_alone, out / case.name, case, frames) for case in left]
+            jobs = [executor.submit(_write_case, out / case.name, case, frames, threads=1) for case in left]
             for job, case in zip(jobs, left, strict=True):
                 job.result()
                 report(case.name, len(frames) * case.width * case.height)
@@ -266,17 +266,12 @@ def _is_complete(folder: Path, made_from: CaseSimulated, replace: bool) -> bool:
     return there and not reason
 
 
-def _write_alone(folder: Path, case: Case, frames: tuple[Frame, ...]) -> None:
-    """A whole case in one process, one thread."""
-    _write_case(folder, case, frames, None, lambda *_: None, threads=1)
-
-
 def _write_case(
     folder: Path,
     case: Case,
     frames: tuple[Frame, ...],
-    executor: Executor | None,
-    report: Callable[[str, int], None],
+    executor: Executor | None = None,
+    report: Callable[[str, int], None] | None = None,
     threads: int | None = None,
 ) -> None:
     with explained(folder):
@@ -312,7 +307,7 @@ def _write_case(
 
 
 def _tiles(
-    case: Case, frame: Frame, executor: Executor | None, report: Callable[[str, int], None]
+    case: Case, frame: Frame, executor: Executor | None, report: Callable[[str, int], None] | None
 ) -> Iterator[RGB]:
     """Level-0 tiles in row-major order."""
     blocks = (
@@ -323,7 +318,8 @@ def _tiles(
     for pixels in rendered_in_order(executor, partial(_render, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
-        report(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
+        if report is not None:
+            report(f"{case.name} {frame}", pixels.shape[0] * pixels.shape[1])
 
 
 def _render(case: Case, frame: Frame, block: Box) -> RGB:

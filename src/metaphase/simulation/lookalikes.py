@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from metaphase.simulation.nuclei import (
-    Array,
     Pair,
     add_chromatin,
     ball,
@@ -21,7 +20,7 @@ from metaphase.simulation.nuclei import (
     speckle,
 )
 from metaphase.simulation.placement import Kind
-from metaphase.simulation.randomness import Random
+from metaphase.simulation.randomness import Array, Random
 
 
 class Look(NamedTuple):

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import tau
-from typing import Any
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from metaphase.base.arrays import Box, Floats
 from metaphase.simulation.architecture import Tumour
 from metaphase.simulation.placement import Kind
-from metaphase.simulation.randomness import Random, generator
+from metaphase.simulation.randomness import Array, Random, generator
 
 # ---- small pictures of stain on transparent ground ----
 
-Array = npt.NDArray[Any]
 Layer = Array | float
 Pair = tuple[float, float]
 COVER, HAEMATOXYLIN, EOSIN, DAB, BLACK = range(5)
@@ -77,7 +74,8 @@ def outline(rng: Random, side: int, radius: float, roughness: float, aspect: flo
 def speckle(rng: Random, like: Array, grain_px: float) -> Array:
     """Smooth noise of the given grain, mean 0 and standard deviation 1, as large as another picture."""
     noise = blurred(rng.standard_normal(like.shape, dtype=np.float32), grain_px / 2.4)
-    return (noise - noise.mean()) / (noise.std() + 1e-6)
+    scaled: Array = (noise - noise.mean()) / (noise.std() + 1e-6)
+    return scaled
 
 
 def ball(rng: Random, like: Array, radius: float, reach: float, softness: float = 2.0) -> Array:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import Field, PositiveFloat
 from scipy.spatial import cKDTree
 
-from metaphase.base.errors import UsageError
+from metaphase.base.settings import Share, settings
 
 MITOSIS, NOT, ARTEFACT, UNSURE = "mitosis", "not", "artefact", "unsure"
 """Answers of the labelling page."""
@@ -20,26 +21,21 @@ ANSWER_OF_CATEGORY = {"brown_nucleus": NOT, "mitosis": MITOSIS}
 """Right answers, by category of the simulator's truth; everything else that is brown is an artefact."""
 
 
-@dataclass(frozen=True)
+@settings
 class Observer:
     """A person with known error rates."""
 
-    name: str
-    missed: float = 0.08
+    name: Annotated[str, Field(min_length=1)]
+    missed: Share = 0.08
     """Share of mitoses that get another answer."""
-    false_alarms: float = 0.06
+    false_alarms: Share = 0.06
     """Share of other cells that are called mitoses."""
-    careless: float = 0.02
+    careless: Share = 0.02
     """Share of artefacts that are taken for a cell, and of cells that are taken for an artefact."""
-    unsure: float = 0.03
+    unsure: Share = 0.03
     """Share of all items answered with unsure."""
-    seconds: float = 2.0
+    seconds: PositiveFloat = 2.0
     """Median time for an answer."""
-
-    def __post_init__(self) -> None:
-        shares = (self.missed, self.false_alarms, self.careless, self.unsure)
-        if not self.name or not all(0 <= share <= 1 for share in shares) or self.seconds <= 0:
-            raise UsageError(f"{self} is no observer", next_step="give a name, shares from 0 to 1 and a time")
 
 
 FOUR_OBSERVERS = (

@@ -7,20 +7,19 @@ agree on every object to the last bit.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Box, Floats, Integers
 from metaphase.simulation.architecture import Architecture, Fields
 from metaphase.simulation.config import PX_PER_UM, Case
-from metaphase.simulation.randomness import Random, generator
+from metaphase.simulation.randomness import Array, Random, generator
 
 CHUNK_PX = 1024
-Array = npt.NDArray[Any]
 
 
 class Kind(IntEnum):
@@ -102,9 +101,8 @@ class Placement:
     """Makes the objects of a case chunk by chunk."""
 
     def __init__(self, case: Case, architecture: Architecture) -> None:
-        self.case = case
-        self.architecture = architecture
-        self._chunks: dict[tuple[int, int], Array] = {}
+        self.case, self.architecture = case, architecture
+        self.chunk = lru_cache(_KEPT_CHUNKS)(self._chunk)
 
     def within(self, box: Box) -> Array:
         """Objects whose centres lie in `box`, in painting order."""
@@ -117,16 +115,8 @@ class Placement:
         objects = objects[inside]
         return objects[np.lexsort((objects["seed"], objects["kind"]))]
 
-    def chunk(self, cx: int, cy: int) -> Array:
+    def _chunk(self, cx: int, cy: int) -> Array:
         """All objects of one chunk."""
-        found = self._chunks.get((cx, cy))
-        if found is None:
-            while len(self._chunks) >= _KEPT_CHUNKS:
-                self._chunks.pop(next(iter(self._chunks)))
-            found = self._chunks[cx, cy] = self._made(cx, cy)
-        return found
-
-    def _made(self, cx: int, cy: int) -> Array:
         rng = generator(self.case.seed, 30, cx, cy)
         chunk = Box(cx * CHUNK_PX, cy * CHUNK_PX, CHUNK_PX, CHUNK_PX)
         layers = (

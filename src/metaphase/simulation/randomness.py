@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import fft
 from metaphase.base.arrays import Box, Floats, Floats32, Integers
 
 Random = np.random.Generator
+Array = npt.NDArray[Any]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SPLINE_SD = 0.2768
 """Standard deviation of a cubic B-spline of independent uniform(-1, 1) lattice values."""
@@ -96,11 +98,11 @@ class Noise:
             total += np.einsum("yj,jx->yx", rows, np.einsum("ji,xi->jx", nodes, columns))
         return total
 
-    def smoothly_over(self, box: Box) -> Floats32:
+    def smoothly_over(self, box: Box) -> Array:
         """Values at the pixel centres of `box`, computed coarsely and interpolated: for long wavelengths."""
         return interpolated(box, self.over(coarse_grid(box), COARSE_STEP))
 
-    def at(self, box: Box, x: Floats, y: Floats) -> Floats32:
+    def at(self, box: Box, x: Floats, y: Floats) -> Array:
         """Values at points inside `box`, computed and interpolated alike."""
         return sampled(box, self.over(coarse_grid(box), COARSE_STEP), x, y)
 
@@ -128,7 +130,7 @@ def coarse_grid(box: Box) -> Box:
     return Box(x * COARSE_STEP, y * COARSE_STEP, (right - x) * COARSE_STEP, (bottom - y) * COARSE_STEP)
 
 
-def interpolated(box: Box, coarse: Floats32) -> Floats32:
+def interpolated(box: Box, coarse: Floats32) -> Array:
     """A field given on the coarse grid around `box`, at every pixel of `box`.
 
     The grid is fixed in the plane, so boxes that overlap agree.
@@ -136,17 +138,17 @@ def interpolated(box: Box, coarse: Floats32) -> Floats32:
     grid = coarse_grid(box)
     fine = cv2.resize(coarse, (grid.width, grid.height), interpolation=cv2.INTER_LINEAR)
     left, top = box.x - grid.x, box.y - grid.y
-    return np.asarray(fine[top : top + box.height, left : left + box.width], np.float32)
+    return fine[top : top + box.height, left : left + box.width]
 
 
-def sampled(box: Box, coarse: Floats32, x: Floats, y: Floats) -> Floats32:
+def sampled(box: Box, coarse: Floats32, x: Floats, y: Floats) -> Array:
     """A field given on the coarse grid around `box`, at points inside `box`."""
     grid = coarse_grid(box)
     column = ((x - grid.x) / COARSE_STEP - 0.5).astype(np.float32)
     row = ((y - grid.y) / COARSE_STEP - 0.5).astype(np.float32)
     if not len(column):
         return np.zeros(0, np.float32)
-    return np.asarray(cv2.remap(coarse, column[:, None], row[:, None], cv2.INTER_LINEAR), np.float32)[:, 0]
+    return cv2.remap(coarse, column[:, None], row[:, None], cv2.INTER_LINEAR)[:, 0]
 
 
 def centres(box: Box, step: float) -> tuple[Floats32, Floats32]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from metaphase.base.arrays import RGB, Box, Floats32
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import RegionError
 from metaphase.simulation.architecture import Architecture, Fields, reach, territories
 from metaphase.simulation.config import PX_PER_UM, Case, Scanner, VirtualLaboratory
@@ -29,11 +28,10 @@ from metaphase.simulation.nuclei import (
     turned,
 )
 from metaphase.simulation.placement import LARGEST_REACH_PX, MITOSES, Kind, Placement, Thing, reach_px
-from metaphase.simulation.randomness import Noise, Texture, derived_seed, generator
+from metaphase.simulation.randomness import Array, Noise, Texture, derived_seed, generator
 
 # ---- the ground on which nuclei lie: cytoplasm, collagen, fat, necrosis, gaps and glass ----
 
-Array = npt.NDArray[Any]
 _CELL_HALO = 112
 """Pixels around a box in which nuclei can own territory inside it."""
 _FAT_HALO = 480
@@ -57,7 +55,7 @@ class Ground:
         self._fading = Noise(derived_seed(seed, 50), 1500 * PX_PER_UM, 2)
         self._waviness = (Noise(derived_seed(seed, 47), 26, 2), Noise(derived_seed(seed, 48), 26, 2))
 
-    def painted(self, box: Box, fields: Fields) -> Floats32:
+    def painted(self, box: Box, fields: Fields) -> Array:
         """Concentrations (4, height, width) of haematoxylin, eosin, DAB and black over `box`."""
         net, granules, clouds = self._net.over(box), self._granules.over(box), self._clouds.smoothly_over(box)
         in_tumour = _ramp(fields.tumour, 0.09)
@@ -75,34 +73,32 @@ class Ground:
         self._apply_fat(maps, box, fields)
         return maps
 
-    def uneven(self, maps: Floats32, box: Box, edge: Floats32) -> Floats32:
+    def uneven(self, maps: Array, box: Box, edge: Array) -> Array:
         """Concentrations up to the tissue's edge, by the section's thickness and how evenly it took stain.
 
         Chromatin and cytoplasm share a fine grain; eosin was washed out here more than there.
         """
-        thickness = np.asarray(np.exp(0.09 * self._thickness.smoothly_over(box)), np.float32)
-        maps *= np.asarray(edge * thickness, np.float32)
+        maps *= edge * np.exp(0.09 * self._thickness.smoothly_over(box))
         maps[0] *= np.maximum(1 + 0.15 * self._granules.over(box.moved(389, 211)), 0.3)
         maps[1] *= np.exp(0.08 * self._fading.smoothly_over(box))
         return maps
 
-    def _stroma(self, box: Box, fields: Fields) -> tuple[Floats32, Floats32]:
+    def _stroma(self, box: Box, fields: Fields) -> tuple[Array, Array]:
         """Wavy collagen: a noise picture looked up along and across the fibres, at two scales."""
         across, along = self.architecture.fibres_over(box)
         fibre = self._strand_picture(along * np.float32(0.16), across)
         bundle = self._strand_picture(along * np.float32(0.08), across * np.float32(0.25))
         eosin = 0.60 + 0.10 * fibre + 0.13 * bundle + 0.05 * self._granules.over(box)
         split = np.clip((-bundle - 0.6 * fibre - 1.9 + 0.5 * fields.gaps) * 1.4, 0, 0.9)
-        return np.clip(eosin, 0.08, 2), np.asarray(split * self.architecture.tumour.clefts, np.float32)
+        return np.clip(eosin, 0.08, 2), split * self.architecture.tumour.clefts
 
-    def _strand_picture(self, x: Floats32, y: Floats32) -> Floats32:
+    def _strand_picture(self, x: Array, y: Array) -> Array:
         """The strand texture at the given coordinates; it repeats, so they may be brought near zero."""
         side = self._strands.picture.shape[0]
         x, y = (axis - np.float32(side * np.floor(axis.min() / side)) for axis in (x, y))
-        picture = cv2.remap(self._strands.picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
-        return np.asarray(picture, np.float32)
+        return cv2.remap(self._strands.picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
 
-    def _cells(self, box: Box, net: Floats32, clouds: Floats32, gaps: Floats32) -> tuple[Floats32, Floats32]:
+    def _cells(self, box: Box, net: Array, clouds: Array, gaps: Array) -> tuple[Array, Array]:
         """Stain of the cytoplasm and the gaps between cells, from each cell's own territory."""
         tumour = self.architecture.tumour
         tint, border, near = self._territories(box)
@@ -110,9 +106,9 @@ class Ground:
         stain = stain * (1 - 0.5 * near) + 0.10 * border
         opened = 0.75 * self._slits.smoothly_over(box) + 0.4 * gaps + 0.8 * tumour.clefts + 0.2 * net
         gap = np.clip(1.5 * (2.2 * border + 0.9 * near + opened - 2.1), 0, 1)
-        return np.clip(stain, 0.05, 2), np.asarray(gap, np.float32)
+        return np.clip(stain, 0.05, 2), gap
 
-    def _territories(self, box: Box) -> tuple[Floats32, Floats32, Floats32]:
+    def _territories(self, box: Box) -> tuple[Array, Array, Array]:
         """Per pixel: tint of its cell (-1 to 1), closeness to a border, clearing around the nucleus."""
         wide = reach(box, _CELL_HALO, 2)
         cells = self.placement.within(wide)
@@ -127,10 +123,10 @@ class Ground:
         ring = clearing * np.exp(-((from_membrane / 7) ** 2))
         pictures = cv2.merge([cv2.blur(tint, (3, 3)), owned.borders(1.3), ring])
         shifts = (np.float32(1.3) * noise.smoothly_over(box) for noise in self._waviness)
-        found = owned.at_pixels(np.asarray(pictures, np.float32), box, *shifts)
+        found = owned.at_pixels(pictures, box, *shifts)
         return found[..., 0], found[..., 1], found[..., 2]
 
-    def _apply_fat(self, maps: Floats32, box: Box, fields: Fields) -> None:
+    def _apply_fat(self, maps: Array, box: Box, fields: Fields) -> None:
         """Fat cells: thin pink walls around empty drops."""
         if float(fields.fat.max()) < -0.2:
             return
@@ -156,15 +152,15 @@ def fat_centres(seed: int, box: Box) -> tuple[Array, Array]:
     return points[inside, 0], points[inside, 1]
 
 
-def _fraction_of_bits(seeds: Array, bit: int) -> Floats32:
+def _fraction_of_bits(seeds: Array, bit: int) -> Array:
     """Some bits of seeds as numbers from 0 to 1."""
     bits = (seeds >> np.uint64(bit)) & np.uint64(1023)
     return bits.astype(np.float32) / np.float32(1024)
 
 
-def _ramp(values: Array, width: float) -> Floats32:
+def _ramp(values: Array, width: float) -> Array:
     """0 to 1 over `width` around zero."""
-    return np.clip(values / np.float32(width) + np.float32(0.5), 0, 1).astype(np.float32, copy=False)
+    return np.clip(values / np.float32(width) + np.float32(0.5), 0, 1)
 
 
 # ---- from stain concentrations to the pixels of a scanner ----
@@ -177,7 +173,7 @@ _BATCH_SPREAD = 0.07
 _BLACK = (0.58, 0.58, 0.57)
 
 
-def he_matrix(lab: VirtualLaboratory, batch_seed: int) -> Floats32:
+def he_matrix(lab: VirtualLaboratory, batch_seed: int) -> Array:
     """Optical density (4, 3) per unit of haematoxylin, eosin, brown (here only of pigment) and black.
 
     Within a laboratory each slide takes a little more or less of each stain, by its batch.
@@ -188,7 +184,7 @@ def he_matrix(lab: VirtualLaboratory, batch_seed: int) -> Floats32:
     return np.asarray(stains * gains[:, None] * np.array([first, second, 1, 1])[:, None], np.float32)
 
 
-def phh3_matrix(lab: VirtualLaboratory) -> Floats32:
+def phh3_matrix(lab: VirtualLaboratory) -> Array:
     """Optical density (4, 3) of the restained slide: weak counterstain, grey ground, brown DAB."""
     stains = np.array([lab.counterstain, lab.ground, lab.dab, _BLACK])
     gains = np.array([lab.counterstain_gain, lab.ground_gain, lab.dab_gain, 2.2])
@@ -203,17 +199,17 @@ class Camera:
         self._noise = Texture(derived_seed(seed, 4), coarse=40, fine=1.0)
         self._focus = Noise(derived_seed(seed, 5), 350 * PX_PER_UM, 2)
 
-    def scan(self, density: Floats32, box: Box) -> RGB:
+    def scan(self, density: Array, box: Box) -> RGB:
         """Pixels of `box` from optical densities of the box grown by `HALO_PX`."""
         wide = box.grown(HALO_PX)
         scanner = self.scanner
         light = blurred(cv2.exp(-density), scanner.blur_px)
         lost = np.clip(1.4 * (self._focus.smoothly_over(wide) - 1.7), 0, 1)[..., None]
         if lost.any():  # where the slide lies out of focus
-            light = np.asarray(light + lost * (blurred(light, 2.4) - light), np.float32)
+            light = light + lost * (blurred(light, 2.4) - light)
         light *= np.array(scanner.white, np.float32)
         if scanner.gamma != 1:
-            light = np.asarray(255 * cv2.pow(light / 255, scanner.gamma), np.float32)
+            light = 255 * cv2.pow(light / 255, scanner.gamma)
         light += scanner.sharpening * (light - blurred(light, 1.6))
         light = light[HALO_PX:-HALO_PX, HALO_PX:-HALO_PX]
         if scanner.noise:
@@ -273,7 +269,7 @@ class CaseRenderer:
                 density = self._phh3_density(wide)
             return self._cameras[frame].scan(density, box)
 
-    def _phh3_density(self, box: Box) -> Floats32:
+    def _phh3_density(self, box: Box) -> Array:
         """Densities of the tissue under `box` of the PHH3 frame, pulled through the displacement."""
         map_x, map_y = self.case.displacement.pull_maps(box)
         left, top = int(np.floor(map_x.min())) - 3, int(np.floor(map_y.min())) - 3
@@ -282,11 +278,9 @@ class CaseRenderer:
         maps[1] = cv2.sqrt(maps[1])
         density = _density(maps, phh3_matrix(self.case.laboratory))
         x, y = (map_x - left - 0.5).astype(np.float32), (map_y - top - 0.5).astype(np.float32)
-        return np.asarray(
-            cv2.remap(density, x, y, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE), np.float32
-        )
+        return cv2.remap(density, x, y, cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
 
-    def concentrations(self, box: Box, stain: Frame) -> Floats32:
+    def concentrations(self, box: Box, stain: Frame) -> Array:
         """Haematoxylin, eosin, DAB and black (4, height, width) over `box` of the tissue (H&E) frame."""
         fields = self.architecture.over(box)
         if float(fields.tissue.max()) < -0.2:
@@ -305,7 +299,7 @@ class CaseRenderer:
         near = (x + reach > box.x) & (x - reach < box.right) & (y + reach > box.y) & (y - reach < box.bottom)
         return map(Thing._make, objects[near].tolist())
 
-    def sprite(self, thing: Thing, stain: Frame) -> Floats32:
+    def sprite(self, thing: Thing, stain: Frame) -> Array:
         """The picture of one object as it lies in the tissue."""
         kind, x, y = Kind(thing.kind), thing.x, thing.y
         if kind in self.library:
@@ -335,9 +329,9 @@ def single_threaded_opencv() -> Iterator[None]:
         cv2.setNumThreads(threads)
 
 
-def _density(maps: Floats32, matrix: Floats32) -> Floats32:
+def _density(maps: Array, matrix: Array) -> Array:
     """Optical densities (height, width, 3) of concentrations (4, height, width)."""
-    return np.asarray(cv2.transform(cv2.merge(list(maps)), matrix.T), np.float32)
+    return cv2.transform(cv2.merge(list(maps)), matrix.T)
 
 
 @lru_cache(maxsize=2)
