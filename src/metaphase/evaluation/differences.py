@@ -17,6 +17,7 @@ from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.marks import Marked, MatchingConfig, SlideMatch
 from metaphase.evaluation.metrics import (
+    FEW_PATIENTS,
     RATES,
     BootstrapConfig,
     DetectionMetrics,
@@ -116,13 +117,13 @@ def compare_sources(
         _positions(case, [result.slides[row] for result in located], measured, matching)
         for row, case in enumerate(cohort.cases)
     ]
-    warnings = {
-        warning
-        if warning.code == "few-patients"
-        else replace(warning, text=f"{source.name}: {warning.text}"): 0
+    warnings = dict.fromkeys(
+        replace(warning, text=f"{source.name}: {warning.text}")
         for source, result in results
         for warning in (*result.comparison.warnings, *doubts(result.marked))
-    }
+        if warning.code != FEW_PATIENTS
+    )
+    few = [warning for warning in doubts(located[0].marked) if warning.code == FEW_PATIENTS]
     settings = {"labels": str(labels)} | asdict(matching) | asdict(bootstrap)
     settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in measured}
     del settings["threshold"]
@@ -132,7 +133,7 @@ def compare_sources(
         pd.concat(tables, ignore_index=True),
         cohort.manifest,
         settings,
-        tuple(sorted(warnings, key=lambda warning: warning.code == "few-patients")),
+        (*warnings, *few),
     )
 
 

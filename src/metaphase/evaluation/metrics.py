@@ -168,8 +168,10 @@ def thinned(curve: Curve, points: int = 500) -> Curve:
 
 LEAST_PATIENTS = 5
 """Fewer can be drawn in less than 40 different ways: no interval of 95 % comes of that, so none is given."""
-FEW_PATIENTS = 10
+MANY_PATIENTS = 10
 """Below this, intervals are rough."""
+FEW_PATIENTS = "few-patients"
+"""Code of the warning about that."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,10 @@ class Estimate:
 def few_patients(patients: Sequence[str]) -> ResultWarning | None:
     """A warning where patients are too few for intervals, or for good ones."""
     count = len(set(patients))
-    if count >= FEW_PATIENTS:
+    if count >= MANY_PATIENTS:
         return None
     so = "no interval can be given" if count < LEAST_PATIENTS else "the intervals are rough"
-    return ResultWarning("few-patients", f"there are only {several(count, 'patient')}: {so}")
+    return ResultWarning(FEW_PATIENTS, f"there are only {several(count, 'patient')}: {so}")
 
 
 def draws(patients: Sequence[str], config: BootstrapConfig) -> Floats:
