@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
@@ -34,7 +34,6 @@ from metaphase.simulation.placement import (
     CHUNK_PX,
     LOOKALIKES,
     MITOSES,
-    OBJECT,
     Kind,
     Placement,
     centres_of,
@@ -45,6 +44,8 @@ from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 # ---- the exact truth of a case: every object worth knowing, in both frames, and the clinical numbers ----
 
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""Applies a function to jobs and gives the results in their order, as `map` does."""
 HOTSPOT_MM2 = 2.0
 GRADE_LIMITS = (6, 20)
 """Counts up to the first limit are grade 1, up to the second grade 2, above it grade 3."""
@@ -57,29 +58,14 @@ _CATEGORIES = (
 """Of objects worth a row of truth."""
 
 
-def case_truth(case: Case) -> pd.DataFrame:
-    """Every mitosis, look-alike, brown nucleus and artefact of a case, one row each.
+def case_truth(case: Case, run: Run = map) -> pd.DataFrame:
+    """Every mitosis, look-alike, brown nucleus and artefact of a case, one row each, computed by `run`.
 
     `x_he, y_he` and `x_phh3, y_phh3` are level-0 pixels of the two slides, joined exactly by the case's
     displacement; `in_phh3` tells whether the PHH3 slide reaches that far.
     """
     rows = range(-(-case.height // CHUNK_PX))
-    return truth_table(case, np.concatenate([noted_objects(case, row) for row in rows]))
-
-
-def noted_objects(case: Case, chunk_row: int) -> npt.NDArray[Any]:
-    """The objects worth a row of truth in one row of chunks, inside the slide."""
-    placement = Placement(case, Architecture(case))
-    columns = range(-(-case.width // CHUNK_PX))
-    objects = np.concatenate(
-        [np.zeros(0, OBJECT), *(placement.chunk(column, chunk_row) for column in columns)]
-    )
-    inside = (objects["x"] < case.width) & (objects["y"] < case.height)
-    return objects[inside & np.isin(objects["kind"], list(_CATEGORIES))]
-
-
-def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
-    """The table of the given objects."""
+    objects = np.concatenate([*run(partial(noted_objects, case), rows)])
     he = centres_of(objects)
     phh3 = case.displacement.he_to_phh3(he)
     inside = ((phh3 >= 0) & (phh3 < (case.width, case.height))).all(axis=1)
@@ -104,6 +90,15 @@ def truth_table(case: Case, objects: npt.NDArray[Any]) -> pd.DataFrame:
     return table
 
 
+def noted_objects(case: Case, chunk_row: int) -> npt.NDArray[Any]:
+    """The objects worth a row of truth in one row of chunks, inside the slide."""
+    placement = Placement(case, Architecture(case))
+    columns = range(-(-case.width // CHUNK_PX))
+    objects = np.concatenate([placement.chunk(column, chunk_row) for column in columns])
+    inside = (objects["x"] < case.width) & (objects["y"] < case.height)
+    return objects[inside & np.isin(objects["kind"], list(_CATEGORIES))]
+
+
 def hotspot_count(truth: pd.DataFrame) -> int:
     """The most mitoses within a circle of 2 mm2 around any mitosis of the H&E slide."""
     points = truth.loc[truth["category"] == "mitosis", ["x_he", "y_he"]].to_numpy() * (MPP / 1000)
@@ -121,8 +116,6 @@ def tissue_truth(case: Case, mpp: float = 4.0) -> Mask:
 
 # ---- rendering in several processes ----
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
 AHEAD = 7
 """Results that may wait to be taken."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -156,13 +149,6 @@ def rendering_processes(workers: int) -> Iterator[Executor | None]:
 def _single_thread() -> None:
     end_with_parent()
     cv2.setNumThreads(1)
-
-
-def rendered_in_order(
-    executor: Executor | None, function: Callable[[Job], Result], jobs: Iterable[Job]
-) -> Iterator[Result]:
-    """Results of `function` over `jobs` in their order, here where there is no executor."""
-    return map(function, jobs) if executor is None else in_order(executor, function, jobs, AHEAD)
 
 
 # ---- slides, truth and manifest on disk ----
@@ -214,6 +200,7 @@ def simulate_cohort(
 
     report("slides", (len(cases) - len(left)) * len(frames) * config.width * config.height)
     with rendering_processes(config.workers if left else 1) as executor:
+        run: Run = map if executor is None else partial(in_order, executor, ahead=AHEAD)
         if executor is not None and len(left) >= config.workers:
             jobs = [executor.submit(_write_case, out / case.name, case, frames, threads=1) for case in left]
             for job, case in zip(jobs, left, strict=True):
@@ -221,7 +208,7 @@ def simulate_cohort(
                 report(case.name, len(frames) * case.width * case.height)
         else:
             for case in left:
-                _write_case(out / case.name, case, frames, executor, report)
+                _write_case(out / case.name, case, frames, run, report)
     manifest = pd.DataFrame([_row(out, case, frames) for case in cases])
     write_table(out / "manifest.csv", manifest)
     return manifest
@@ -270,7 +257,7 @@ def _write_case(
     folder: Path,
     case: Case,
     frames: tuple[Frame, ...],
-    executor: Executor | None = None,
+    run: Run = map,
     report: Callable[[str, int], None] | None = None,
     threads: int | None = None,
 ) -> None:
@@ -286,18 +273,10 @@ def _write_case(
         with tempfile.TemporaryDirectory(prefix=f".{case.name}.", dir=folder.parent) as name:
             temporary = Path(name) / case.name
             temporary.mkdir()
-            rows = range(-(-case.height // CHUNK_PX))
-            noted = rendered_in_order(executor, partial(noted_objects, case), rows)
-            truth = truth_table(case, np.concatenate(list(noted)))
-            truth.to_parquet(temporary / "truth.parquet", index=False)
-            truth.to_csv(temporary / "truth.csv", index=False, lineterminator="\n")
-            displacement = json.dumps(asdict(case.displacement), indent=1) + "\n"
-            (temporary / "displacement.json").write_text(displacement)
-            field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
-            np.savez_compressed(temporary / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
+            _write_truth(temporary, case, run)
             for frame in frames:
                 form = PyramidFormat(MPP, TILE_PX, case.laboratory.scanner.jpeg_quality)
-                tiles = _tiles(case, frame, executor, report)
+                tiles = _tiles(case, frame, run, report)
                 path = temporary / f"{frame}.tif"
                 write_pyramid(path, tiles, case.width, case.height, form, threads=threads)
             CaseSimulated(case, frames).write(temporary / NOTE)
@@ -306,16 +285,25 @@ def _write_case(
             temporary.rename(folder)
 
 
-def _tiles(
-    case: Case, frame: Frame, executor: Executor | None, report: Callable[[str, int], None] | None
-) -> Iterator[RGB]:
+def _write_truth(folder: Path, case: Case, run: Run) -> None:
+    """The table of objects, and the map between the two slides."""
+    truth = case_truth(case, run)
+    truth.to_parquet(folder / "truth.parquet", index=False)
+    truth.to_csv(folder / "truth.csv", index=False, lineterminator="\n")
+    displacement = json.dumps(asdict(case.displacement), indent=1) + "\n"
+    (folder / "displacement.json").write_text(displacement)
+    field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
+    np.savez_compressed(folder / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
+
+
+def _tiles(case: Case, frame: Frame, run: Run, report: Callable[[str, int], None] | None) -> Iterator[RGB]:
     """Level-0 tiles in row-major order."""
     blocks = (
         Box(x, y, min(BLOCK_WIDTH, case.width - x), min(BLOCK_HEIGHT, case.height - y))
         for y in range(0, case.height, BLOCK_HEIGHT)
         for x in range(0, case.width, BLOCK_WIDTH)
     )
-    for pixels in rendered_in_order(executor, partial(_render, case, frame), blocks):
+    for pixels in run(partial(_render, case, frame), blocks):
         for left in range(0, pixels.shape[1], TILE_PX):
             yield pixels[:, left : left + TILE_PX]
         if report is not None:
