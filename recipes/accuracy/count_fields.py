@@ -49,7 +49,7 @@ from metaphase.counting.likely import CLEAREST, LISTED_FROM, LaboratoryPrior, pr
 from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections.matching import NOBODY, match
 from metaphase.detections.table import IGNORE, MITOSIS
-from metaphase.evaluation.pairs import calibrated
+from metaphase.evaluation.pairs import apply_calibration
 from metaphase.learn.delivery import FOUND
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import Calibration, bundled_model, parse_card
@@ -99,7 +99,7 @@ def read_images(cohort: Path, run: Path) -> list[Image]:
     card = min((run / "model").glob("*.json"), key=lambda path: len(path.name))
     calibration = parse_card(card).calibration or Calibration()
     with np.load(run / FOUND / f"{OLD}.npz") as kept:
-        found = calibrated({name: kept[name] for name in kept.files}, calibration)
+        found = apply_calibration({name: kept[name] for name in kept.files}, calibration)
     images = []
     for name, here in found.items():
         path, laboratory = (str(manifest.at[name, column]) for column in ("he", "laboratory"))

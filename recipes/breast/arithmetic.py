@@ -31,7 +31,7 @@ from metaphase.base.files import write_text
 from metaphase.base.tables import read_manifest, read_table
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.metrics import BootstrapConfig, detection_metrics
-from metaphase.evaluation.pairs import marked
+from metaphase.evaluation.pairs import mark_images
 from metaphase.learn.sources import image_sources
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.detector import ReadyDetector, load_detector
@@ -170,10 +170,10 @@ def main() -> None:
         long = found.pop("everywhere")
         for point in (detector.points.mitoses, detector.points.count):
             threshold = point.delta
-            expected = detection_metrics(marked(images, long, RADIUS_UM), threshold, NONE).f1
+            expected = detection_metrics(mark_images(images, long, RADIUS_UM), threshold, NONE).f1
             for name, short in found.items():
                 right, total, moved = kept(long, short, images, threshold)
-                f1 = detection_metrics(marked(images, short, RADIUS_UM), threshold, NONE).f1
+                f1 = detection_metrics(mark_images(images, short, RADIUS_UM), threshold, NONE).f1
                 words = ready[name].engine.arithmetic
                 print(
                     f"| {source}, {len(images)} | {point.name} | {name} | {words} | "

@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from metaphase.base.arrays import RGB
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
-from metaphase.evaluation.pairs import Found, matched_in
+from metaphase.evaluation.pairs import Found, match_image
 from metaphase.images.stain.standardisation import write_picture
 from metaphase.learn.sources import image_sources, read_cohort
 from metaphase.networks.detector import ReadyDetector, load_detector
@@ -39,7 +39,7 @@ def errors_in(images: Sequence[LabelledImage], found: Found, threshold: float) -
     """Missed mitoses, and false positives from a probability of 0.1 on."""
     rows = []
     for number, one in enumerate(images):
-        here = matched_in(one, found[one.name], RADIUS_UM)
+        here = match_image(one, found[one.name], RADIUS_UM)
         said, right = np.zeros(len(here.truths)), here.matched >= 0
         said[here.matched[right]] = here.probability[right]
         missed = np.column_stack([here.truths, said])[said < threshold]

@@ -35,7 +35,7 @@ from metaphase.base.tables import read_table
 from metaphase.detections.matching import NOBODY, suppress
 from metaphase.detections.table import LOOKALIKE, MITOSIS
 from metaphase.evaluation.metrics import BootstrapConfig, detection_metrics
-from metaphase.evaluation.pairs import FIRST, SMOOTHED, Found, marked, matched_in
+from metaphase.evaluation.pairs import FIRST, SMOOTHED, Found, mark_images, match_image
 from metaphase.learn.dense import pair_files
 from metaphase.learn.sources import image_sources, read_cohort
 from metaphase.networks.cards import ModelCard
@@ -175,7 +175,7 @@ def parts_of(
 
 def detections(images: Sequence[LabelledImage], found: Found) -> Floats:
     """Probabilities of all detections, the highest first, that no point to ignore is near."""
-    return np.sort(marked(images, found, RADIUS_UM).probability)[::-1]
+    return np.sort(mark_images(images, found, RADIUS_UM).probability)[::-1]
 
 
 def area_mm2(images: Sequence[LabelledImage]) -> float:
@@ -193,7 +193,7 @@ def taken(images: Sequence[LabelledImage], found: Found, threshold: float) -> st
     """Labelled look-alikes that a detection takes for a mitosis, of all."""
     count = there = 0
     for one in images:
-        here = matched_in(one, found[one.name], RADIUS_UM)
+        here = match_image(one, found[one.name], RADIUS_UM)
         false = here.positions[(here.matched == NOBODY) & (here.probability >= threshold)]
         known = one.of(LOOKALIKE)
         apart = np.hypot(*(known[:, None] - false[None]).transpose(2, 0, 1)) * MPP
@@ -206,7 +206,7 @@ def recalls(images: Sequence[LabelledImage], found: Found, threshold: float) -> 
     for name in LABORATORIES:
         here = [one for one in images if belongs(one, name) and len(one.of(MITOSIS))]
         if here:
-            recall = detection_metrics(marked(here, found, RADIUS_UM), threshold, SAMPLES).recall
+            recall = detection_metrics(mark_images(here, found, RADIUS_UM), threshold, SAMPLES).recall
             yield recall.value, str(recall)
 
 

@@ -17,8 +17,8 @@ from metaphase.evaluation.metrics import (
     best_threshold,
     curve,
     detection_metrics,
-    drawn_average_precision,
-    drawn_rates,
+    draw_average_precision,
+    draw_rates,
     draws,
     estimate,
     f1_of_counts,
@@ -26,7 +26,7 @@ from metaphase.evaluation.metrics import (
     froc,
     slide_counts,
     steady_threshold,
-    thinned,
+    thin,
 )
 from metaphase.reports.plots import froc_line, froc_plot
 
@@ -132,10 +132,10 @@ def test_a_steady_threshold_lies_in_the_middle_of_what_few_mitoses_cannot_tell_a
 def test_drawing_every_slide_once_gives_the_value_itself(marked: Marked) -> None:
     once = np.ones((1, len(marked.cases)))
     counted = curve(marked)
-    rates = drawn_rates(marked, counted.threshold, once)
+    rates = draw_rates(marked, counted.threshold, once)
     for name, expected in (("precision", counted.precision), ("recall", counted.recall), ("f1", counted.f1)):
         np.testing.assert_allclose(rates[name][0], expected)
-    drawn = drawn_average_precision(marked, counted.threshold, once)
+    drawn = draw_average_precision(marked, counted.threshold, once)
     np.testing.assert_allclose(drawn[0], average_precision(counted))
 
 
@@ -216,7 +216,7 @@ def test_thinning_keeps_true_points_of_the_curve() -> None:
     marked = marked_of(
         generator.random(5000).tolist(), (generator.random(5000) < 0.3).tolist(), [0] * 5000, [0]
     )
-    whole, few = curve(marked), thinned(curve(marked), 200)
+    whole, few = curve(marked), thin(curve(marked), 200)
     assert 150 < len(few.threshold) <= 200
     assert few.threshold[-1] == whole.threshold[-1]
     assert set(zip(few.threshold, few.true, few.false, strict=True)) <= set(

@@ -24,9 +24,9 @@ from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.pairs import (
     FIELDS,
     PairConfig,
-    chosen_pair,
+    choose_pair,
     floor_for,
-    matched_in,
+    match_image,
     validation_groups,
 )
 from metaphase.learn.config import RunConfig, run_config
@@ -259,7 +259,7 @@ def test_the_choice_calibrates_and_knows_how_it_errs_elsewhere() -> None:
         for one in images[:4]
     }
     found["none"] = np.array([[50.0, 50, 0.75, 0.7, 0.7]])
-    choice = chosen_pair(images, found, PairConfig(7.5, 15.0, 1.75, 0.4, 0))
+    choice = choose_pair(images, found, PairConfig(7.5, 15.0, 1.75, 0.4, 0))
     assert choice.points["count"].delta == 0.4
     assert choice.points["mitoses"].prior is None
     known = at_point(CountConfig(), choice.points["count"].model_dump())
@@ -284,7 +284,7 @@ def test_what_is_painted_over_or_outside_an_image_counts_for_nothing() -> None:
     plain = field("a", (100, 100), (200, 100), (-5, 50))
     one = replace(plain, points=plain.points | {IGNORE: np.array([[100.0, 200.0]])})
     rows = np.array([[205, 100, 0.9], [100, 210, 0.8], [40, 40, 0.7], [110, 100, 0.6]])
-    here = matched_in(one, rows, 7.5)
+    here = match_image(one, rows, 7.5)
     assert here.probability.tolist() == [0.9, 0.7, 0.6]
     assert here.truths.tolist() == [[100, 100], [200, 100]]
     assert here.matched.tolist() == [1, NOBODY, 0]

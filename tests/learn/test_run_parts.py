@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from metaphase.evaluation.marks import Marked
 from metaphase.evaluation.metrics import BootstrapConfig, curve, detection_metrics, steady_threshold
-from metaphase.evaluation.operating_points import GRID, Bench, bench_of, counts_of, measured
+from metaphase.evaluation.operating_points import GRID, Bench, bench_of, counts_of, measure
 from metaphase.learn.config import EvaluationSection, LearningSection, Task
 from metaphase.networks.engine.streaming import even_tile_px
 from metaphase.networks.training.data import open_set
@@ -67,7 +67,7 @@ def test_scores_agree_with_the_evaluation(tmp_path: Path) -> None:
     """The same F1 and the same interval as `metaphase evaluate`, from the counts that results.json keeps."""
     validation, test = random_marks(1), random_marks(2)
     bootstrap = BootstrapConfig(samples=300)
-    values = measured(validation, test, ["a"] * 6 + ["b"] * 6)
+    values = measure(validation, test, ["a"] * 6 + ["b"] * 6)
     assert values["threshold"] == steady_threshold(curve(validation))[0]
     wanted = detection_metrics(test, values["threshold"], bootstrap).f1
     found = counts_of([values]).f1_at_validation(bootstrap)
@@ -78,7 +78,7 @@ def test_scores_agree_with_the_evaluation(tmp_path: Path) -> None:
 
 def test_the_highest_f1_is_that_of_the_best_threshold_of_the_grid() -> None:
     test = random_marks(3)
-    values = measured(random_marks(1), test, ["a"] * 12)
+    values = measure(random_marks(1), test, ["a"] * 12)
     none = BootstrapConfig(samples=0)
     on_grid = [detection_metrics(test, threshold, none).f1.value for threshold in GRID]
     assert counts_of([values]).highest_f1(none).value == pytest.approx(max(on_grid))
@@ -89,7 +89,7 @@ def test_seeds_are_averaged_after_f1() -> None:
     marks = [random_marks(4), random_marks(5)]
     truths = marks[0].truths
     marks = [Marked(**{**vars(mark), "truths": truths}) for mark in marks]
-    values = [measured(random_marks(1), mark, ["a"] * 12) for mark in marks]
+    values = [measure(random_marks(1), mark, ["a"] * 12) for mark in marks]
     none = BootstrapConfig(samples=0)
     single = [counts_of([value]).f1_at_validation(none).value for value in values]
     both = counts_of(values)
@@ -109,7 +109,7 @@ def test_marks_respect_the_radius_and_places_to_ignore() -> None:
     rows = [("one", 100.0, 100.0, "mitosis"), ("one", 500.0, 500.0, "ignore"), ("two", 50.0, 50.0, "mitosis")]
     points = bench(pd.DataFrame(rows, columns=["case", "x", "y", "label"]))
     positions = {"x": [129.0, 131.0, 505.0], "y": [100.0, 100.0, 500.0], "probability": [0.9, 0.8, 0.7]}
-    marked = points.marked({"one": pd.DataFrame(positions), "two": pd.DataFrame(positions).iloc[:0]})
+    marked = points.mark({"one": pd.DataFrame(positions), "two": pd.DataFrame(positions).iloc[:0]})
     assert marked.found.tolist() == [True, False]
     assert marked.truths.tolist() == [1, 1]
     assert points.centres() == ["a", "b"]

@@ -25,7 +25,7 @@ from metaphase.counting.specimen import CountConfig
 from metaphase.detections.points import OperatingPoint
 from metaphase.detections.table import IGNORE, MITOSIS
 from metaphase.evaluation.metrics import best_threshold, curve
-from metaphase.evaluation.operating_points import bench_of, measured, save_point
+from metaphase.evaluation.operating_points import bench_of, measure, save_point
 from metaphase.evaluation.tuning import thetas_for_kappa
 from metaphase.images.stain.standardisation import StandardisedSource
 from metaphase.images.tissue.finding import TissueMask, TissueSource
@@ -82,9 +82,9 @@ def test_detect_and_run_find_the_same_with_the_papers_search(workspace: Path, tm
 
 def test_the_highest_threshold_is_that_of_the_highest_f1() -> None:
     validation, test = random_marks(1), random_marks(2)
-    values = measured(validation, test, ["a"] * 12, "highest")
+    values = measure(validation, test, ["a"] * 12, "highest")
     assert (values["threshold"], values["validation_f1"]) == best_threshold(curve(validation))
-    assert measured(validation, test, ["a"] * 12)["threshold"] != values["threshold"]
+    assert measure(validation, test, ["a"] * 12)["threshold"] != values["threshold"]
 
 
 def counted_chain(folder: Path, **known: list[float]) -> tuple[Any, dict[str, pd.DataFrame]]:
@@ -152,7 +152,7 @@ def test_points_of_a_run_state_their_search_and_replace_those_before(workspace: 
     again = chain_in(workspace, test={"suppress_um": 20.0, "threshold": "highest"})
     values = learn_run.tested_network(again, "cnn5-0p04", ("cnn5-0p04",), silent)
     found = again.split_search.search("cnn5-0p04", [card], again.slides("validation"), silent)
-    assert values["threshold"] == best_threshold(curve(again.benches["validation"].marked(found)))[0]
+    assert values["threshold"] == best_threshold(curve(again.benches["validation"].mark(found)))[0]
     assert parse_card(card).thresholds["mitoses"].suppress_um == 20.0
     assert "count" not in parse_card(card).thresholds
 

@@ -42,9 +42,9 @@ def test_pull_maps_equal_the_map_at_every_pixel(seed, x, y):
 def test_local_deformation_has_the_asked_size_and_is_smooth():
     for seed in range(3):
         field = random_displacement(seed, *SIZE, shift_px=0, rotation_deg=0, local_px=10)
-        moved = field.sampled(*SIZE, 1000)
+        moved = field.sample(*SIZE, 1000)
         assert moved.std() == pytest.approx(10, rel=0.6)
-        dense = field.sampled(1000, 500, 10)
+        dense = field.sample(1000, 500, 10)
         assert np.abs(np.diff(dense, axis=0)).max() < 2.0
 
 

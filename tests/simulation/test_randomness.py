@@ -11,8 +11,8 @@ from metaphase.simulation.randomness import (
     coarse_grid,
     derived_seed,
     generator,
-    interpolated,
-    sampled,
+    interpolate,
+    sample_at,
 )
 
 positions = st.integers(-3000, 100_000)
@@ -56,9 +56,9 @@ def test_interpolated_fields_agree_where_boxes_overlap(x, y, dx, dy):
 def test_points_and_pixels_see_the_same_field():
     box = Box(1001, -77, 200, 150)
     coarse = Noise(2, 90.0).over(coarse_grid(box), COARSE_STEP)
-    pixels = interpolated(box, coarse)
+    pixels = interpolate(box, coarse)
     column, row = np.array([3, 100, 180]), np.array([9, 60, 140])
-    points = sampled(box, coarse, box.x + column + 0.5, box.y + row + 0.5)
+    points = sample_at(box, coarse, box.x + column + 0.5, box.y + row + 0.5)
     np.testing.assert_allclose(points, pixels[row, column], atol=0.01)
 
 

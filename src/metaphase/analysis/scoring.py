@@ -35,9 +35,9 @@ from metaphase.evaluation.comparison import Cohort, cohort_of, load_cohort
 from metaphase.evaluation.operating_points import (
     SEARCH,
     load_points,
-    stated_point,
-    stated_search,
-    stated_with,
+    read_point,
+    read_search,
+    read_statement,
     summary_beside,
 )
 from metaphase.images.tissue.finding import TissueMask, TissueSource, load_tissue
@@ -74,11 +74,11 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
         point, whole = load_points(card).count, all(table.name == CANDIDATES for table in tables)
         source = f"of {card.name}: {point.source}".rstrip(": ")
         return point.model_copy(update={"source": source, "prior": point.prior if whole else None})
-    stated = stated_point(tables, "count")
+    stated = read_point(tables, "count")
     if stated is None:
         _refuse_counted(tables)
         return UNTUNED.count.model_copy(update={"source": "the paper's floor, because the files state none"})
-    model = (stated_with(tables[0]) or {}).get("model")
+    model = (read_statement(tables[0]) or {}).get("model")
     source = f"of the model {model}" + (f": {stated.source}" if stated.source else "")
     return stated.model_copy(update={"source": source})
 
@@ -87,7 +87,7 @@ def site_for(site: str | Path | SiteProfile, files: Sequence[Path]) -> SiteProfi
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = site if isinstance(site, SiteProfile) else load_profile(site)
     for table in (table for file in files for table in detection_files(file, every=True)):
-        stated = stated_with(table) or {}
+        stated = read_statement(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
 
@@ -143,7 +143,7 @@ def stated_counts(
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on. All
     carry how the detections in `files` were searched for."""
     table = counts_table(counts)
-    table.attrs[SEARCH] = stated_search([one for path in files for one in detection_files(path, every=True)])
+    table.attrs[SEARCH] = read_search([one for path in files for one in detection_files(path, every=True)])
     if len(points) == 1:
         table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
     return table
@@ -184,7 +184,7 @@ def read_cases(
     cohort = cohort or cohort_of(points.slides, points.source, mpp)
     return _lined_up(
         cohort,
-        cohort.renamed(points),
+        cohort.rename_slides(points),
         slide,
         area_mm2,
         [path if path.is_dir() else path.parent for path in detections],
@@ -201,7 +201,7 @@ def _scope_of(summary: Mapping[str, Any], file: Path) -> Scope:
 
 def _stated(files: Sequence[Path]) -> dict[str, Any]:
     """From where on files say that they list detections, and have all of them."""
-    stated = [stated_with(table) for table in files]
+    stated = [read_statement(table) for table in files]
     lists = {stated_share(one, "mitoses", "delta") for one in stated}
     kept = (stated_share(one, "search", "floor") or 0.0 for one in stated)
     return {"listed": lists.pop() if len(lists) == 1 else None, "kept_from": max(kept, default=0.0)}

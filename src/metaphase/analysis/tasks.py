@@ -29,7 +29,7 @@ from metaphase.evaluation.metrics import (
     detection_metrics,
 )
 from metaphase.evaluation.mitoses import evaluate_mitoses, locate
-from metaphase.evaluation.operating_points import GRID, SEARCH, stated_search
+from metaphase.evaluation.operating_points import GRID, SEARCH, read_search
 from metaphase.evaluation.tuning import (
     COUNT_PARTS,
     delta_for_spearman,
@@ -131,9 +131,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path, last: int) -> di
     results = [case_folder(found, flat_case(case)) for case in slides["case"]]
     cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())
-    table.attrs[SEARCH] = stated_search(
-        [one for path in results for one in detection_files(path, every=True)]
-    )
+    table.attrs[SEARCH] = read_search([one for path in results for one in detection_files(path, every=True)])
     write_table(counts, table)
     point = tune_count(manifest, counts, card, split="train")
     wide = table.pivot(index="case", columns="threshold", values="proliferation")
@@ -189,7 +187,7 @@ def _of_fields(truth: Path, found: Path, folder: Path, fields: str) -> Task:
     tested = cohort.manifest[cohort.manifest["split"] == test]
     if set(tested["case"]) & set(points.slides):
         task = replace(task, test=evaluate_mitoses(truth, found, split=test, card=card).overall.f1)
-    every = cohort.renamed(read_detections(found, every=True)).at_least(point.delta).table
+    every = cohort.rename_slides(read_detections(found, every=True)).at_least(point.delta).table
     for case, he in zip(tested["case"], map(Path, tested["he"]), strict=True):
         answers = every.loc[every["slide"] == case, ["y", "x", "probability"]]
         path = folder / "task3" / he.parent.name / f"{he.stem}.csv"

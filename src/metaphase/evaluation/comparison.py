@@ -67,7 +67,7 @@ class Cohort:
             )
         return Cohort(chosen, self.source)
 
-    def renamed(self, points: DetectionSet) -> DetectionSet:
+    def rename_slides(self, points: DetectionSet) -> DetectionSet:
         """The points with each slide under its case; slides are known as in `rows_by_name`."""
         case_of = self.case_names(points.slides, points.source)
         table = points.table.assign(slide=points.table["slide"].map(case_of).astype(object))
@@ -108,7 +108,7 @@ class Cohort:
 
 def load_cohort(manifest: str | Path, mpp: float | None = None) -> Cohort:
     """Read a manifest and complete what it does not say about the pixels from the slides themselves."""
-    return completed(Cohort(read_manifest(manifest), str(manifest)), mpp)
+    return complete(Cohort(read_manifest(manifest), str(manifest)), mpp)
 
 
 def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> Cohort:
@@ -118,10 +118,10 @@ def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> C
     manifest = pd.DataFrame(
         {"case": cases, "he": stems, "phh3": "", "laboratory": "", "split": "", "patient": cases}
     )
-    return completed(Cohort(manifest, source), mpp)
+    return complete(Cohort(manifest, source), mpp)
 
 
-def completed(cohort: Cohort, mpp: float | None = None) -> Cohort:
+def complete(cohort: Cohort, mpp: float | None = None) -> Cohort:
     """The cohort with `mpp, width, height, area_mm2`; `mpp` holds for slides of which the manifest has none.
 
     An area that is not stated is that of the whole image. A slide of unknown resolution is an error:
@@ -219,7 +219,7 @@ def load_truth(
     else:
         cohort = load_cohort(manifest, mpp)
         points = read_detections(table, mpp=cohort.mpp_by_name())
-    return cohort, cohort.renamed(points)
+    return cohort, cohort.rename_slides(points)
 
 
 def compare(

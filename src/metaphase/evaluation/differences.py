@@ -23,7 +23,7 @@ from metaphase.evaluation.metrics import (
     DetectionMetrics,
     Estimate,
     detection_metrics,
-    drawn_at,
+    draw_metrics,
     draws,
     estimate,
 )
@@ -173,7 +173,7 @@ def _differences(
 ) -> dict[tuple[str, str], dict[str, Estimate]]:
     """Each draw of patients is the same for all sources, so what they have in common cancels out."""
     times = draws(sources[0].marked.patients, bootstrap)
-    drawn = {one.name: drawn_at(one.marked, one.threshold, times) for one in sources}
+    drawn = {one.name: draw_metrics(one.marked, one.threshold, times) for one in sources}
 
     def apart(one: Source, other: Source, rate: str) -> Estimate:
         value = getattr(one.metrics, rate).value - getattr(other.metrics, rate).value

@@ -26,8 +26,8 @@ from metaphase.counting.specimen import grade_of
 from metaphase.detections.points import OperatingPoint
 from metaphase.evaluation.comparison import MANIFEST_NAME, Cohort
 from metaphase.evaluation.metrics import BootstrapConfig, Estimate, draws, estimate, few_patients, ratio
-from metaphase.evaluation.mitoses import measured_by
-from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
+from metaphase.evaluation.mitoses import measure_groups
+from metaphase.evaluation.operating_points import load_point, read_point, refuse_reuse
 
 # ---- tables of truths, predictions and counts, checked and lined up ----
 
@@ -80,7 +80,7 @@ def load_pairs(
     if missing:
         text = f"{len(missing)} cases without a prediction are left out: {named(missing)}"
         warnings += (ResultWarning("no-prediction", text),)
-    for tuned in (point, stated_point([predictions], "count")):
+    for tuned in (point, read_point([predictions], "count")):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
     return cohort, warnings
@@ -304,7 +304,7 @@ def evaluate_scores(
     return AgreementResult(
         metric="quadratic kappa" if graded else "Spearman",
         overall=agreement(np.ones(len(true), bool))[1],
-        groups=measured_by(by, cohort, agreement),
+        groups=measure_groups(by, cohort, agreement),
         cases=pd.DataFrame({"case": cohort.manifest["case"], "truth": true, "predicted": predicted}),
         confusion=confusion(true, predicted) if graded else None,
         settings=used | {f"bootstrap_{name}": value for name, value in asdict(bootstrap).items()},

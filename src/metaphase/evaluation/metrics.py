@@ -153,7 +153,7 @@ def froc(curve: Curve, area_mm2: float) -> dict[float, float]:
     }
 
 
-def thinned(curve: Curve, points: int = 500) -> Curve:
+def thin(curve: Curve, points: int = 500) -> Curve:
     """At most about `points` thresholds, for pictures: even steps through the recall and the list."""
     count = len(curve.threshold)
     if count <= points:
@@ -234,7 +234,7 @@ def slide_counts(marked: Marked, thresholds: Floats) -> tuple[Floats, Floats]:
     return true, false
 
 
-def drawn_rates(marked: Marked, thresholds: Floats, times: Floats) -> dict[str, Floats]:
+def draw_rates(marked: Marked, thresholds: Floats, times: Floats) -> dict[str, Floats]:
     """Precision, recall and F1 of every draw at every threshold, shape (samples, thresholds)."""
     true, false = (times @ table for table in slide_counts(marked, thresholds))
     truths = (times @ marked.truths)[:, None]
@@ -245,7 +245,7 @@ def drawn_rates(marked: Marked, thresholds: Floats, times: Floats) -> dict[str, 
     }
 
 
-def drawn_average_precision(marked: Marked, thresholds: Floats, times: Floats) -> Floats:
+def draw_average_precision(marked: Marked, thresholds: Floats, times: Floats) -> Floats:
     """Average precision of every draw, summed over falling `thresholds`; exact if these are all there are."""
     true, false = (times @ table for table in slide_counts(marked, thresholds))
     gained = np.diff(true, axis=1, prepend=0.0)
@@ -302,11 +302,11 @@ class DetectionMetrics:
         return flat | {f"sensitivity_at_{rate:g}_per_mm2": value for rate, value in self.froc.items()}
 
 
-def drawn_at(marked: Marked, threshold: float, times: Floats) -> dict[str, Floats]:
+def draw_metrics(marked: Marked, threshold: float, times: Floats) -> dict[str, Floats]:
     """Precision, recall, F1 at the threshold, and average precision, of every draw."""
-    rates = drawn_rates(marked, np.array([threshold]), times)
-    steps = thinned(curve(marked), AVERAGED_THRESHOLDS).threshold
-    average = drawn_average_precision(marked, steps, times)
+    rates = draw_rates(marked, np.array([threshold]), times)
+    steps = thin(curve(marked), AVERAGED_THRESHOLDS).threshold
+    average = draw_average_precision(marked, steps, times)
     return {name: table[:, 0] for name, table in rates.items()} | {"average_precision": average}
 
 
@@ -322,7 +322,7 @@ def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig)
         "f1": float(f1_of_counts(true, false, truths)),
         "average_precision": average_precision(whole),
     }
-    drawn = drawn_at(marked, threshold, draws(marked.patients, config))
+    drawn = draw_metrics(marked, threshold, draws(marked.patients, config))
     rates = {name: estimate(value, drawn[name], config) for name, value in values.items()}
     distances = marked.distance_um[counted & marked.found]
     best, best_f1 = best_threshold(whole)

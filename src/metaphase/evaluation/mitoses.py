@@ -33,13 +33,13 @@ from metaphase.evaluation.metrics import (
     DetectionMetrics,
     curve,
     detection_metrics,
-    drawn_rates,
+    draw_rates,
     draws,
     few_patients,
     slide_rows,
-    thinned,
+    thin,
 )
-from metaphase.evaluation.operating_points import load_point, refuse_reuse, stated_point
+from metaphase.evaluation.operating_points import load_point, read_point, refuse_reuse
 from metaphase.slides.contract import WORKING_MPP
 
 # ---- coordinates in another frame or unit: noticed before they become a bad F1, and named ----
@@ -225,15 +225,15 @@ def evaluate_mitoses(
     def measure(slides: Mask) -> DetectionMetrics:
         return detection_metrics(marked.of_slides(slides), threshold, bootstrap)
 
-    few, times = thinned(curve(marked), CURVE_POINTS), draws(marked.patients, bootstrap)
+    few, times = thin(curve(marked), CURVE_POINTS), draws(marked.patients, bootstrap)
     low, high = np.zeros((2, 0))
     if len(times) and len(few.threshold):
         tail = (1 - bootstrap.confidence) / 2
-        drawn = np.nan_to_num(drawn_rates(marked, few.threshold, times)["f1"])
+        drawn = np.nan_to_num(draw_rates(marked, few.threshold, times)["f1"])
         low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
     return MitosisResult(
         overall=measure(np.ones(len(marked.cases), bool)),
-        groups=measured_by(by, comparison.cohort, measure),
+        groups=measure_groups(by, comparison.cohort, measure),
         slides=pd.DataFrame(slide_rows(marked, threshold)),
         curve=few,
         f1_band=(low, high),
@@ -252,10 +252,10 @@ def point_of(
     That a point was tuned on cases of the cohort is an error, whether it is used or not.
     """
     point, tables = None if card is None else load_point(card, "mitoses"), detection_files(Path(predictions))
-    for tuned in (point, *(stated_point([table], "mitoses") for table in tables)):
+    for tuned in (point, *(read_point([table], "mitoses") for table in tables)):
         if tuned is not None:
             refuse_reuse(tuned, cohort)
-    return stated_point(tables, "mitoses") if own else point
+    return read_point(tables, "mitoses") if own else point
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def locate(
     `every` one that is not listed."""
     cohort, true_points = load_truth(truth, manifest, mpp)
     read = read_detections(predictions, mpp=cohort.mpp_by_name(), every=every)
-    found = cohort.renamed(read).at_least(floor)
+    found = cohort.rename_slides(read).at_least(floor)
     comparison = compare(
         cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
     )
@@ -297,7 +297,7 @@ def locate(
 Measured = TypeVar("Measured")
 
 
-def measured_by(
+def measure_groups(
     columns: Sequence[str], cohort: Cohort, measure: Callable[[Mask], Measured]
 ) -> dict[str, dict[str, Measured]]:
     """What is measured of the slides of each value of each manifest column."""

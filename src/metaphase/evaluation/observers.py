@@ -25,7 +25,7 @@ from metaphase.detections.points import PAPER_POINTS
 from metaphase.detections.table import MITOSIS
 from metaphase.evaluation.comparison import Cohort, load_cohort
 from metaphase.evaluation.metrics import Estimate, f1_of_rates
-from metaphase.evaluation.operating_points import stated_point
+from metaphase.evaluation.operating_points import read_point
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import cut_square
 
@@ -222,10 +222,10 @@ def export_observers(
             "the key would lie in the observer's folder", path=key_path, next_step="keep it somewhere else"
         )
     cohort = load_cohort(manifest, mpp)
-    read = cohort.renamed(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
+    read = cohort.rename_slides(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
     points = read.table
     if threshold is None:
-        stated = stated_point(detection_files(detections), "mitoses")
+        stated = read_point(detection_files(detections), "mitoses")
         unstated = PAPER_POINTS.mitoses.delta if paper else 0.0
         threshold = unstated if stated is None else stated.delta
     counted = points["probability"] >= threshold

@@ -40,7 +40,7 @@ from metaphase.detections.table import (
     PeakMethod,
     detection_set,
 )
-from metaphase.evaluation.comparison import Cohort, compare, completed
+from metaphase.evaluation.comparison import Cohort, compare, complete
 from metaphase.evaluation.marks import Marked, MatchingConfig, mark, matches
 from metaphase.evaluation.metrics import (
     THRESHOLD_RULES,
@@ -126,7 +126,7 @@ def _points_in(card: Mapping[str, Any], path: str | Path) -> dict[PointName, Ope
         ) from error
 
 
-def stated_point(tables: Sequence[Path], name: PointName) -> OperatingPoint | None:
+def read_point(tables: Sequence[Path], name: PointName) -> OperatingPoint | None:
     """The operating point that results of `metaphase detect` carry; None where none does.
 
     A Parquet table carries them itself; of other files in the folder of a slide, its summary tells. Tables of
@@ -148,7 +148,7 @@ def stated_point(tables: Sequence[Path], name: PointName) -> OperatingPoint | No
 
 def _stated_in(table: Path, name: PointName) -> tuple[str, OperatingPoint] | None:
     """The model and the point that a table states."""
-    stated: Any = stated_with(table)
+    stated: Any = read_statement(table)
     if stated is None:
         return None
     try:
@@ -161,7 +161,7 @@ def _stated_in(table: Path, name: PointName) -> tuple[str, OperatingPoint] | Non
         ) from error
 
 
-def stated_with(table: Path) -> dict[str, Any] | None:
+def read_statement(table: Path) -> dict[str, Any] | None:
     """Model and operating points that a table carries, or the Parquet tables of its slide, or the summary."""
     stems = (table.stem, *OWN_FILES) if table.stem in OWN_FILES else ()
     beside = [table.parent / f"{stem}.parquet" for stem in stems]
@@ -169,10 +169,12 @@ def stated_with(table: Path) -> dict[str, Any] | None:
     return next(filter(None, carried), None) or summary_beside(table).get(OPERATING_POINTS)
 
 
-def stated_search(tables: Sequence[Path], floor: float = 0.0) -> dict[str, Any]:
+def read_search(tables: Sequence[Path], floor: float = 0.0) -> dict[str, Any]:
     """How all detections of tables from `floor` on were taken from the probability map; nothing where they do
     not agree. Tables of counts carry the same."""
-    stated = [table_attributes(path).get(SEARCH) or (stated_with(path) or {}).get(SEARCH) for path in tables]
+    stated = [
+        table_attributes(path).get(SEARCH) or (read_statement(path) or {}).get(SEARCH) for path in tables
+    ]
     one = stated[0] if stated and stated.count(stated[0]) == len(stated) else None
     method, kept = (one.get(name) for name in ("method", "floor")) if isinstance(one, dict) else (None, None)
     if method not in get_args(PeakMethod) or not isinstance(kept, float) or not 0 <= kept <= 1:
@@ -260,11 +262,11 @@ class Bench:
     truth: DetectionSet
     matching: MatchingConfig
 
-    def marked(self, found: Found) -> Marked:
+    def mark(self, found: Found) -> Marked:
         """Each detection marked true or false; slides are those of `found`, all of which must be covered."""
         parts = [table.assign(slide=case) for case, table in found.items()]
         by_folder = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
-        predictions = self.cohort.renamed(by_folder)  # folders are not called as every case is
+        predictions = self.cohort.rename_slides(by_folder)  # folders are not called as every case is
         comparison = compare(self.cohort, self.truth, predictions)
         return mark(comparison.cohort, tuple(matches(comparison, self.matching)), self.matching)
 
@@ -275,13 +277,13 @@ class Bench:
 
 def bench_of(cohort: pd.DataFrame, reference: pd.DataFrame, split: str, matching: MatchingConfig) -> Bench:
     """The slides of a split, ready to compare detections with."""
-    slides = completed(Cohort(cohort[cohort["split"] == split].reset_index(drop=True), f"split {split}"))
+    slides = complete(Cohort(cohort[cohort["split"] == split].reset_index(drop=True), f"split {split}"))
     own = reference[reference["case"].isin(slides.cases) & reference["label"].isin((MITOSIS, IGNORE))]
     truth = detection_set(own.rename(columns={"case": "slide"}), slides.cases, "reference standard")
     return Bench(slides, truth, matching)
 
 
-def measured(
+def measure(
     validation: Marked, test: Marked, centres: list[str], rule: ThresholdRule = "steady"
 ) -> dict[str, Any]:
     """Plain values from which every table and curve of a network is made.
@@ -289,10 +291,10 @@ def measured(
     Counts a slide at the threshold of the validation slides that the rule takes, and on the grid of them.
     """
     chosen, reached = THRESHOLD_RULES[rule](curve(validation))
-    return measured_at(0.5 if np.isnan(chosen) else chosen, reached, test, centres)
+    return measure_at(0.5 if np.isnan(chosen) else chosen, reached, test, centres)
 
 
-def measured_at(chosen: float, reached: float, test: Marked, centres: list[str]) -> dict[str, Any]:
+def measure_at(chosen: float, reached: float, test: Marked, centres: list[str]) -> dict[str, Any]:
     """The same at a threshold that was chosen elsewhere, where F1 was `reached`."""
     true, false = slide_counts(test, np.array([chosen]))
     rows = pd.DataFrame({"case": test.cases, "patient": test.patients, "centre": centres})

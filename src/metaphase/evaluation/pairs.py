@@ -48,7 +48,7 @@ Found = Mapping[str, Floats]
 Groups = dict[str, list[LabelledImage]]
 
 
-def matched_in(image: LabelledImage, detections: Floats, radius_um: float) -> SlideMatch:
+def match_image(image: LabelledImage, detections: Floats, radius_um: float) -> SlideMatch:
     """Detections that no point to ignore is near, and the mitoses inside the image."""
     real, ignored = image.of(MITOSIS), image.of(IGNORE)
     if len(ignored) and len(detections):
@@ -60,10 +60,10 @@ def matched_in(image: LabelledImage, detections: Floats, radius_um: float) -> Sl
     return SlideMatch(MPP, real, positions, probability, matched)
 
 
-def marked(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
+def mark_images(images: Sequence[LabelledImage], found: Found, radius_um: float) -> Marked:
     """Detections in these images, each true or false; what lies near a point to ignore is left out."""
     return Marked.of(
-        [matched_in(image, found[image.name], radius_um) for image in images],
+        [match_image(image, found[image.name], radius_um) for image in images],
         [image.area_mm2 for image in images],
         [image.name for image in images],
         [image.patient for image in images],
@@ -93,7 +93,7 @@ def validation_groups(images: Sequence[LabelledImage]) -> Groups:
 # ---- probabilities ----
 
 
-def fitted(logits: Floats, right: Mask, weight: Floats) -> Calibration:
+def fit_calibration(logits: Floats, right: Mask, weight: Floats) -> Calibration:
     """Scale and shift of logits by the least cross-entropy."""
 
     def loss(values: Floats) -> float:
@@ -104,11 +104,12 @@ def fitted(logits: Floats, right: Mask, weight: Floats) -> Calibration:
     return Calibration(float(np.clip(np.exp(scale), 0.01, 100)), float(np.clip(shift, -100, 100)))
 
 
-def fitted_to_fields(groups: Groups, found: Found, radius_um: float) -> Calibration:
+def fit_to_fields(groups: Groups, found: Found, radius_um: float) -> Calibration:
     """The calibration of fields, each laboratory counting alike; none where nothing is found or all right."""
     names = sorted({one.laboratory for one in groups[FIELDS]})
     parts = [
-        marked([one for one in groups[FIELDS] if one.laboratory == name], found, radius_um) for name in names
+        mark_images([one for one in groups[FIELDS] if one.laboratory == name], found, radius_um)
+        for name in names
     ]
     parts = [part for part in parts if len(part.probability)]
     right = np.concatenate([np.empty(0, np.bool_), *(part.found for part in parts)])
@@ -116,10 +117,10 @@ def fitted_to_fields(groups: Groups, found: Found, radius_um: float) -> Calibrat
         return Calibration(1.0, 0.0)
     logits = logit(np.clip(np.concatenate([part.probability for part in parts]), 1e-6, 1 - 1e-6))
     weight = np.concatenate([np.full(len(part.found), 1 / len(part.found)) for part in parts])
-    return fitted(logits, right, weight)
+    return fit_calibration(logits, right, weight)
 
 
-def calibrated(found: Found, calibration: Calibration) -> dict[str, Floats]:
+def apply_calibration(found: Found, calibration: Calibration) -> dict[str, Floats]:
     """The same positions with calibrated probabilities."""
     return {
         name: np.column_stack(
@@ -170,7 +171,7 @@ def patient_recall(part: Marked, threshold: float) -> float:
     return float((sums["found"] / sums["there"])[sums["there"] > 0].mean())
 
 
-def described(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
+def group_figures(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
     """Figures of one group at one point."""
     figures = detection_metrics(part, threshold, BootstrapConfig(samples=samples))
     return {
@@ -212,14 +213,14 @@ class PairChoice:
     metrics: dict[str, Any]
 
 
-def chosen_pair(
+def choose_pair(
     images: Sequence[LabelledImage], raw: Found, config: PairConfig, calibration: Calibration | None = None
 ) -> PairChoice:
     """Calibrate (unless that is given), choose both operating points and the floor, and measure."""
     groups, radius = validation_groups(images), config.radius_um
-    calibration = calibration or fitted_to_fields(groups, raw, radius)
-    found = calibrated(raw, calibration)
-    marks = {name: marked(group, found, radius) for name, group in groups.items()}
+    calibration = calibration or fit_to_fields(groups, raw, radius)
+    found = apply_calibration(raw, calibration)
+    marks = {name: mark_images(group, found, radius) for name, group in groups.items()}
     fields = marks[FIELDS]
     others = [marks[NEGATIVES]] if NEGATIVES in marks else []
     crops = [part for name, part in marks.items() if name not in (FIELDS, NEGATIVES)]
@@ -227,14 +228,14 @@ def chosen_pair(
         threshold_of_several(fields, crops, others)
         if crops
         else THRESHOLD_RULES[config.rule](
-            curve(marked([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius))
+            curve(mark_images([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius))
         )
     )
     if np.isnan(several):
         several, f1 = 0.5, 0.0
     tested = [one for one in images if one.split == "test"]
     for name in sorted({one.laboratory for one in tested}):
-        marks[name] = marked([one for one in tested if one.laboratory == name], found, radius)
+        marks[name] = mark_images([one for one in tested if one.laboratory == name], found, radius)
     every = [one for group in groups.values() for one in group]
 
     def point(name: PointName, delta: float, **own: Any) -> OperatingPoint:
@@ -247,7 +248,7 @@ def chosen_pair(
             cases=tuple(one.name for one in every if not one.is_crop),
             patients=tuple(dict.fromkeys(one.patient for one in every)),
             laboratories=tuple(dict.fromkeys(one.laboratory for one in every)),
-            false_per_mm2=described(fields, delta, 0)["false_per_mm2"],
+            false_per_mm2=group_figures(fields, delta, 0)["false_per_mm2"],
             recall=patient_recall(fields, delta),
             **own,
         )
@@ -266,7 +267,7 @@ def chosen_pair(
         ),
     }
     measured = {
-        name: {point: described(part, points[point].delta, config.samples) for point in POINTS}
+        name: {point: group_figures(part, points[point].delta, config.samples) for point in POINTS}
         for name, part in marks.items()
     }
     metrics = {"left out": measured, "reliability": reliability(fields)}

@@ -35,17 +35,17 @@ from metaphase.evaluation.metrics import (
     BootstrapConfig,
     best_threshold,
     curve,
-    drawn_rates,
+    draw_rates,
     draws,
-    thinned,
+    thin,
 )
 from metaphase.evaluation.mitoses import locate
 from metaphase.evaluation.operating_points import (
     load_point,
+    read_point,
+    read_search,
     refuse_test_slides,
     save_point,
-    stated_point,
-    stated_search,
 )
 
 DRAWS, STEPS = BootstrapConfig(samples=200), 400
@@ -88,10 +88,10 @@ def tune_mitoses(
             path=comparison.cohort.source,
             next_step="tune on slides with truths and detections",
         )
-    steps = thinned(curve(marked), STEPS).threshold
-    drawn = drawn_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
+    steps = thin(curve(marked), STEPS).threshold
+    drawn = draw_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
     tables = detection_files(predictions, every=True)
-    made, search = stated_point(tables, "mitoses"), stated_search(tables, floor)
+    made, search = read_point(tables, "mitoses"), read_search(tables, floor)
     if made is not None:
         search |= {name: getattr(made, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
@@ -126,7 +126,7 @@ def tune_count(
     is that of the card, or the only threshold of the table.
     """
     whole = read_cohort(truth)
-    table, search = read_counts(counts, whole), stated_search([counts], floor)
+    table, search = read_counts(counts, whole), read_search([counts], floor)
     kept = table["threshold"].isna() | (table["threshold"] >= floor)
     if not kept.any():
         raise TableError(

@@ -18,7 +18,7 @@ from metaphase.base.files import atomic_path
 from metaphase.base.foreign import parsing
 from metaphase.base.provenance import FileContent
 from metaphase.base.stages import Facts, Report, Stage, stage
-from metaphase.evaluation.pairs import PairChoice, PairConfig, chosen_pair
+from metaphase.evaluation.pairs import PairChoice, PairConfig, choose_pair
 from metaphase.images.stain.deconvolution import stained_density
 from metaphase.learn.chain import NETWORKS, source_stages
 from metaphase.learn.config import CardSection, EvaluationSection
@@ -127,14 +127,14 @@ def _choice(chain: DenseChain, name: str, config: PairConfig) -> PairChoice:
     with parsing(path, "damaged detections", next_step="remove it", error=UsageError), np.load(path) as kept:
         found: Mapping[str, Floats] = dict(kept)
     calibration = chain.before[0].calibration if chain.pair and chain.learns else None
-    choice = chosen_pair(chain.left_out, found, config, calibration)
+    choice = choose_pair(chain.left_out, found, config, calibration)
     known = chain.before[0].thresholds.get("mitoses") if calibration else None
     if calibration is None or known is None:
         return choice
     deltas = np.clip([known.delta, choice.points["mitoses"].delta], 1e-4, 1 - 1e-4)
     moved = float(np.subtract(*logit(deltas)))  # a pair that says less of everything means the same by it
     calibration = Calibration(calibration.scale, float(np.clip(calibration.shift + moved, -100, 100)))
-    return chosen_pair(chain.left_out, found, config, calibration)
+    return choose_pair(chain.left_out, found, config, calibration)
 
 
 def _cards(chain: DenseChain, networks: Mapping[str, nn.Sequential]) -> list[ModelCard]:

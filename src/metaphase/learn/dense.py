@@ -27,7 +27,7 @@ from metaphase.base.provenance import FileContent, account_of
 from metaphase.base.stages import Facts, Report, stage
 from metaphase.base.tables import write_table
 from metaphase.detections.table import LOOKALIKE, MITOSIS
-from metaphase.evaluation.pairs import fitted
+from metaphase.evaluation.pairs import fit_calibration
 from metaphase.learn.chain import NETWORKS, Chain
 from metaphase.learn.config import DenseSection, LearningSection
 from metaphase.learn.sources import (
@@ -403,7 +403,7 @@ class DenseChain(Chain):
         network, figures, said = learnt_figures(
             self.learnt, start, protocol.view, lesson, protocol.seed, self.torch_device, show
         )
-        calibration = fitted(said, figures.atypical, np.ones(len(said)))
+        calibration = fit_calibration(said, figures.atypical, np.ones(len(said)))
         metrics = atypical_figures(calibration(said), figures.atypical, figures.patient)
         changes = {
             "classes": ("typical", "atypical"),

@@ -18,8 +18,8 @@ from metaphase.base.tables import TableError
 from metaphase.counting.clinical import proliferation_score
 from metaphase.counting.specimen import CountConfig, specimen
 from metaphase.detections.points import OperatingPoint, plain_point, points_of
-from metaphase.evaluation.metrics import curve, thinned
-from metaphase.evaluation.operating_points import Found, bench_of, measured, measured_at, save_point
+from metaphase.evaluation.metrics import curve, thin
+from metaphase.evaluation.operating_points import Found, bench_of, measure, measure_at, save_point
 from metaphase.evaluation.tuning import COUNT_PARTS, count_point_of
 from metaphase.learn.chain import DETECTIONS, Chain, RunSource, data_stages, ensemble_stages, source_of
 from metaphase.learn.config import (
@@ -111,9 +111,9 @@ def test_pair(
         point, shared = points["mitoses"], points_of(points)
         peaks = replace(test.peaks, suppress_um=shared.suppress_um, smooth_um=shared.smooth_um)
         search = SplitSearch(chain.workspace / DETECTIONS, peaks, chain.device)
-        marked = bench.marked(search.search(name, [model], chain.slides("test"), report))
+        marked = bench.mark(search.search(name, [model], chain.slides("test"), report))
         reached = point.value if point.value is not None else math.nan
-        values = measured_at(point.delta, reached, marked, bench.centres())
+        values = measure_at(point.delta, reached, marked, bench.centres())
         sizes = [parameter_count(load_model(path)[0]) for path in pair_files(model)]
         networks[name] = values | {"parameters": sum(sizes)}
     _write_results(chain, networks)
@@ -164,9 +164,9 @@ def tested_network(chain: Chain, name: str, names: tuple[str, ...], report: Repo
     """
     models, benches = [chain.model(each) for each in names], chain.benches
     found = {split: chain.split_search.search(name, models, chain.slides(split), report) for split in benches}
-    marked = {split: bench.marked(found[split]) for split, bench in benches.items()}
+    marked = {split: bench.mark(found[split]) for split, bench in benches.items()}
     test, validation = chain.config.test, marked["validation"]
-    values = measured(validation, marked["test"], benches["test"].centres(), test.threshold)
+    values = measure(validation, marked["test"], benches["test"].centres(), test.threshold)
     if len(models) == 1 and values["validation_f1"] is not None:
         point = OperatingPoint(
             name="mitoses",
@@ -202,7 +202,7 @@ def tuned_for_counts(chain: Chain, found: Found, mitoses: OperatingPoint) -> Ope
     parts = [part for part in COUNT_PARTS if part in known.columns and known[part].notna().any()]
     if not parts:
         return "the manifest has neither proliferation nor grade for validation slides"
-    deltas = {mitoses.delta, *thinned(curve(bench.marked(found)), COUNTED_AT).threshold.tolist()}
+    deltas = {mitoses.delta, *thin(curve(bench.mark(found)), COUNTED_AT).threshold.tolist()}
     rows = []
     for case, slide in zip(bench.cohort.cases, chain.slides("validation"), strict=True):
         tissue = chain.split_search.tissue(slide)

@@ -23,8 +23,8 @@ from metaphase.simulation.randomness import (
     coarse_grid,
     derived_seed,
     generator,
-    interpolated,
-    sampled,
+    interpolate,
+    sample_at,
 )
 
 # ---- which of many scattered points owns each position ----
@@ -182,12 +182,12 @@ class Architecture:
     def over(self, box: Box) -> Fields:
         """The fields at the pixel centres of `box`, as float32 pictures."""
         coarse = self._coarse(coarse_grid(box))
-        return coarse.each(lambda field: interpolated(box, field))
+        return coarse.each(lambda field: interpolate(box, field))
 
     def at(self, box: Box, x: Array, y: Array) -> Fields:
         """The fields at points inside `box`."""
         coarse = self._coarse(coarse_grid(box))
-        return coarse.each(lambda field: sampled(box, field, x, y))
+        return coarse.each(lambda field: sample_at(box, field, x, y))
 
     def fibres_over(self, box: Box) -> tuple[Array, Array]:
         """Two coordinates in pixels at the pixel centres of `box`: across the fibres and along them."""
@@ -195,12 +195,12 @@ class Architecture:
         x, y = centres(grid, COARSE_STEP)
         straight = np.cos(self._heading) * y - np.sin(self._heading) * x
         along = np.asarray(straight + 60 * self._warp_along.over(grid, COARSE_STEP), np.float32)
-        return interpolated(box, self._across(grid)), interpolated(box, along)
+        return interpolate(box, self._across(grid)), interpolate(box, along)
 
     def fibre_angle_at(self, box: Box, x: Array, y: Array) -> Array:
         """Direction of the fibres at points inside `box`, in radians."""
         slopes = np.gradient(self._across(coarse_grid(box)))
-        down, right = (sampled(box, slope, x, y) for slope in slopes)
+        down, right = (sample_at(box, slope, x, y) for slope in slopes)
         return np.arctan2(down, right) + np.pi / 2
 
     def hotspot_at(self, box: Box, x: Array, y: Array) -> Array:

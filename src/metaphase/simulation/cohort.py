@@ -292,7 +292,7 @@ def _write_truth(folder: Path, case: Case, run: Run) -> None:
     truth.to_csv(folder / "truth.csv", index=False, lineterminator="\n")
     displacement = json.dumps(asdict(case.displacement), indent=1) + "\n"
     (folder / "displacement.json").write_text(displacement)
-    field = case.displacement.sampled(case.width, case.height, FIELD_STEP_PX)
+    field = case.displacement.sample(case.width, case.height, FIELD_STEP_PX)
     np.savez_compressed(folder / "displacement.npz", phh3_minus_he_px=field, step_px=FIELD_STEP_PX)
 
 

@@ -147,7 +147,7 @@ class Displacement:
         centre = np.array([self.centre_x, self.centre_y])
         return matrix, centre - matrix @ (centre + np.array([self.shift_x, self.shift_y]))
 
-    def sampled(self, width: int, height: int, step: int) -> Floats32:
+    def sample(self, width: int, height: int, step: int) -> Floats32:
         """PHH3 minus H&E coordinates (rows, columns, 2) at H&E points `step` pixels apart, from (0, 0) on."""
         x, y = np.meshgrid(np.arange(0, width + step, step), np.arange(0, height + step, step))
         points = np.stack([x, y], axis=-1).astype(np.float64)

@@ -11,8 +11,8 @@ from metaphase.simulation.nuclei import (
     Pair,
     add_chromatin,
     ball,
-    blurred,
-    layered,
+    blur,
+    make_sprite,
     outline,
     plane,
     ridge,
@@ -81,7 +81,7 @@ def _granules(rng: Random, like: Array, fewest: int, reach: float) -> Array:
         size = np.exp(rng.normal(0.45, 0.35))
         grain = softstep(size - np.hypot(x - position[0], y - position[1]), 1.8)
         heap = np.maximum(heap, grain * rng.uniform(0.5, 1))
-    return blurred(heap, rng.uniform(0, 0.9))
+    return blur(heap, rng.uniform(0, 0.9))
 
 
 def _apoptotic(rng: Random, depth: Array, radius: float) -> Array:
@@ -89,7 +89,7 @@ def _apoptotic(rng: Random, depth: Array, radius: float) -> Array:
     body, halo = softstep(depth, 3), softstep(depth + radius * rng.uniform(0.05, 0.5), 4)
     halo = halo * np.clip(rng.uniform(0.2, 1.0) + 0.3 * speckle(rng, depth, 24), 0, 1)
     pink = np.clip(1 + 0.15 * speckle(rng, depth, 5), 0.4, 2)
-    sprite = layered(
+    sprite = make_sprite(
         cover=np.maximum(body, 0.9 * halo),
         eosin=body * rng.uniform(0.4, 0.8) * pink + 0.06 * halo,
         haematoxylin=body * rng.uniform(0.1, 0.35),
@@ -103,7 +103,7 @@ def _pyknotic(rng: Random, depth: Array, radius: float) -> Array:
     ring = softstep(depth + radius * rng.uniform(0.2, 0.8), 5) * rng.uniform(0.2, 0.95)
     ring = ring * np.clip(0.7 + 0.5 * speckle(rng, depth, 20), 0, 1)
     nucleus = softstep(depth, 2.2) * _smudge(rng, depth, 0.10)
-    return _darken(rng, layered(cover=ring, eosin=0.1 * ring), nucleus, (1.5, 2.3))
+    return _darken(rng, make_sprite(cover=ring, eosin=0.1 * ring), nucleus, (1.5, 2.3))
 
 
 def _hyperchromatic(rng: Random, depth: Array, radius: float) -> Array:
@@ -113,7 +113,7 @@ def _hyperchromatic(rng: Random, depth: Array, radius: float) -> Array:
     x, y = plane(len(depth))
     slit = ridge(depth + rng.uniform(3, 7), 3) * softstep(x + 0.3 * y - 0.4 * radius, radius)
     slit = slit * rng.uniform(0, 1) * (1 - inside)
-    return layered(
+    return make_sprite(
         cover=np.clip(inside + cytoplasm * (1 - inside) + slit, 0, 1),
         haematoxylin=inside * rng.uniform(1.0, 1.9) * _smudge(rng, depth, 0.22) + 0.25 * cytoplasm,
         eosin=(inside * rng.uniform(0.35, 0.6) + cytoplasm * (1 - inside) * 0.8) * (1 - slit),
@@ -125,26 +125,28 @@ def _tangential_lymphocyte(rng: Random, depth: Array, _radius: float) -> Array:
     halo = softstep(depth + 5, 5) * rng.uniform(0.3, 0.9)
     clumps = np.clip(1 + 0.25 * speckle(rng, depth, 7), 0.5, 1.6)
     nucleus = np.clip(softstep(depth, 3.5) * clumps, 0, 1.1)
-    return _darken(rng, layered(cover=halo, eosin=0.12 * halo), nucleus, (1.3, 1.9))
+    return _darken(rng, make_sprite(cover=halo, eosin=0.12 * halo), nucleus, (1.3, 1.9))
 
 
 def _crushed_nuclei(rng: Random, depth: Array, _radius: float) -> Array:
     streaks = _smudge(rng, depth, 0.25)
-    inside = blurred(softstep(depth, 3), rng.uniform(0, 1.5))
-    return layered(cover=inside, haematoxylin=inside * streaks * rng.uniform(1.3, 2.0), eosin=0.5 * inside)
+    inside = blur(softstep(depth, 3), rng.uniform(0, 1.5))
+    return make_sprite(
+        cover=inside, haematoxylin=inside * streaks * rng.uniform(1.3, 2.0), eosin=0.5 * inside
+    )
 
 
 def _debris(rng: Random, depth: Array, _radius: float) -> Array:
     """A dark crumb above the plane of focus."""
-    soft = blurred(softstep(depth, 2), rng.uniform(1.5, 3.5))
+    soft = blur(softstep(depth, 2), rng.uniform(1.5, 3.5))
     black = rng.uniform(0.1, 0.5) * soft
-    return layered(cover=0.5 * soft, haematoxylin=1.2 * soft, eosin=0.5 * soft, black=black)
+    return make_sprite(cover=0.5 * soft, haematoxylin=1.2 * soft, eosin=0.5 * soft, black=black)
 
 
 def _heap_of_pigment(rng: Random, depth: Array, radius: float) -> Array:
     """Brown granules in a loose heap; as dark in PHH3 as in H&E."""
     granules = _granules(rng, depth, 6, 0.9 * radius)
-    return layered(
+    return make_sprite(
         cover=0.2 * granules,
         haematoxylin=0.3 * granules,
         black=rng.uniform(0.2, 0.6) * granules,
@@ -155,20 +157,20 @@ def _heap_of_pigment(rng: Random, depth: Array, radius: float) -> Array:
 def _ink(rng: Random, depth: Array, _radius: float) -> Array:
     """A blot of marking ink: blue-black, uneven, hard-edged."""
     black = rng.uniform(0.5, 1.6) * softstep(depth, 3) * _smudge(rng, depth, 0.2)
-    return layered(black=black, haematoxylin=0.8 * softstep(depth + 2, 6))
+    return make_sprite(black=black, haematoxylin=0.8 * softstep(depth + 2, 6))
 
 
 def _karyorrhexis(rng: Random, depth: Array, radius: float) -> Array:
     """Nuclear dust of necrosis: few faint fragments."""
     dust = _balls(rng, depth, 4, 1.0, (1.5, 4.0), 0.7 * radius)
-    return layered(cover=0.5 * dust, haematoxylin=dust * rng.uniform(0.5, 1.5), eosin=0.5 * dust)
+    return make_sprite(cover=0.5 * dust, haematoxylin=dust * rng.uniform(0.5, 1.5), eosin=0.5 * dust)
 
 
 def _vacuole(rng: Random, depth: Array, _radius: float) -> Array:
     """An empty round hole with a thin wall."""
     wall = ridge(depth + 1.5, 1.6)
     hole = softstep(depth, 2.5) * rng.uniform(0.8, 1.0)
-    return layered(cover=hole, haematoxylin=0.10 * wall, eosin=0.22 * wall)
+    return make_sprite(cover=hole, haematoxylin=0.10 * wall, eosin=0.22 * wall)
 
 
 def _red_cells(rng: Random, depth: Array, radius: float) -> Array:
@@ -176,7 +178,7 @@ def _red_cells(rng: Random, depth: Array, radius: float) -> Array:
     lumen = softstep(depth, 2.5)
     cells = _balls(rng, depth, 5, 1.0, (9, 13), max(radius - 6, 3))
     wall = ridge(depth + 2, 2.5)
-    return layered(cover=lumen, haematoxylin=0.12 * cells * lumen, eosin=cells * lumen + 0.3 * wall)
+    return make_sprite(cover=lumen, haematoxylin=0.12 * cells * lumen, eosin=cells * lumen + 0.3 * wall)
 
 
 def _brown_nucleus(rng: Random, depth: Array, _radius: float) -> Array:
@@ -185,7 +187,7 @@ def _brown_nucleus(rng: Random, depth: Array, _radius: float) -> Array:
     clumps = np.clip(speckle(rng, depth, 6), -1, 2)
     chromatin = 0.35 + 0.25 * clumps + 0.9 * ridge(depth - 1.3, 1.6)
     grains = np.clip(speckle(rng, depth, 5) - 0.8, 0, 1.5)
-    return layered(
+    return make_sprite(
         cover=inside,
         haematoxylin=inside * np.clip(chromatin, 0.1, 2),
         eosin=0.2 * inside,
@@ -195,27 +197,27 @@ def _brown_nucleus(rng: Random, depth: Array, _radius: float) -> Array:
 
 def _brown_speck(rng: Random, depth: Array, _radius: float) -> Array:
     """A precipitate: a hard brown-black crumb of any shape."""
-    crumb = blurred(softstep(depth, 1.8), rng.choice([0.0, 0.0, 1.2, 2.2]))
-    return layered(dab=crumb * rng.uniform(1.0, 2.6), black=crumb * rng.uniform(0.0, 1.0))
+    crumb = blur(softstep(depth, 1.8), rng.choice([0.0, 0.0, 1.2, 2.2]))
+    return make_sprite(dab=crumb * rng.uniform(1.0, 2.6), black=crumb * rng.uniform(0.0, 1.0))
 
 
 def _brown_grain(rng: Random, depth: Array, radius: float) -> Array:
     """Scattered granules of pigment that only the PHH3 scan shows as brown."""
     granules = _granules(rng, depth, 8, 1.1 * radius)
-    return layered(dab=granules * rng.uniform(0.8, 1.6), black=granules * rng.uniform(0.1, 0.6))
+    return make_sprite(dab=granules * rng.uniform(0.8, 1.6), black=granules * rng.uniform(0.1, 0.6))
 
 
 def _brown_haze(rng: Random, depth: Array, radius: float) -> Array:
     """A cloud of background staining with a patchy edge."""
     edge = np.clip(1.1 * softstep(depth - 0.2 * radius, radius) - 0.1, 0, 1)
     cloud = edge * np.clip(0.75 + 0.35 * speckle(rng, depth, 9), 0, 2)
-    return layered(dab=cloud * rng.uniform(0.45, 0.95))
+    return make_sprite(dab=cloud * rng.uniform(0.45, 0.95))
 
 
 def _brown_fibre(rng: Random, depth: Array, _radius: float) -> Array:
     """A stained strand; placed along the collagen."""
     strand = softstep(depth, 3) * np.clip(0.9 + 0.3 * speckle(rng, depth, 6), 0, 2)
-    return layered(dab=strand * rng.uniform(0.6, 1.3))
+    return make_sprite(dab=strand * rng.uniform(0.6, 1.3))
 
 
 _HAZE = Look(_brown_haze, 2.0, 0.2, aspects=(1, 2), radii=(1.5, 3.5))

@@ -25,7 +25,7 @@ Pair = tuple[float, float]
 COVER, HAEMATOXYLIN, EOSIN, DAB, BLACK = range(5)
 
 
-def layered(
+def make_sprite(
     cover: Layer = 0, haematoxylin: Layer = 0, eosin: Layer = 0, dab: Layer = 0, black: Layer = 0
 ) -> Array:
     """A sprite of its five layers."""
@@ -50,7 +50,7 @@ def ridge(values: Array, width: float) -> Array:
     return np.exp(-((values / width) ** 2))
 
 
-def blurred(picture: Array, sigma: float) -> Array:
+def blur(picture: Array, sigma: float) -> Array:
     """Gaussian blur; nothing for a sigma too small to see."""
     if sigma < 0.2:
         return picture
@@ -73,7 +73,7 @@ def outline(rng: Random, side: int, radius: float, roughness: float, aspect: flo
 
 def speckle(rng: Random, like: Array, grain_px: float) -> Array:
     """Smooth noise of the given grain, mean 0 and standard deviation 1, as large as another picture."""
-    noise = blurred(rng.standard_normal(like.shape, dtype=np.float32), grain_px / 2.4)
+    noise = blur(rng.standard_normal(like.shape, dtype=np.float32), grain_px / 2.4)
     scaled: Array = (noise - noise.mean()) / (noise.std() + 1e-6)
     return scaled
 
@@ -112,7 +112,7 @@ def paste(maps: Array, box: Box, sprite: Array, x: float, y: float) -> None:
         ground += cut[..., channel]
 
 
-def turned(sprite: Array, angle: float, scale: float, aspect: float, x: float, y: float) -> Array:
+def turn_sprite(sprite: Array, angle: float, scale: float, aspect: float, x: float, y: float) -> Array:
     """`sprite` scaled, stretched and rotated, shifted so that `paste` at (x, y) is exact below a pixel."""
     side = int(np.ceil(sprite.shape[0] * scale * max(aspect, 1 / aspect) ** 0.5)) + 2
     shift_x, shift_y = (v - side / 2 - round(v - side / 2) for v in (x, y))
@@ -152,10 +152,10 @@ def nucleus_library(seed: int, tumour: Tumour) -> NucleusLibrary:
 
 def _out_of_focus(picture: Array, focus: float) -> Array:
     stains = np.ascontiguousarray(picture[..., :3])
-    return blurred(stains, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus)
+    return blur(stains, 1.6 * (1 - focus)) * np.float32(0.55 + 0.45 * focus)
 
 
-def picked(variants: list[list[Array]], seed: int, focus: float) -> Array:
+def pick_variant(variants: list[list[Array]], seed: int, focus: float) -> Array:
     """The picture that stands for a cell: any variant, in the plane of focus nearest to `focus`."""
     pictures = variants[np.abs(np.subtract(_FOCUS_LEVELS, focus)).argmin()]
     return pictures[seed % len(pictures)]
@@ -227,7 +227,7 @@ def _spot(rng: Random, depth: Array, radius: float) -> Array:
 
 def _assemble(depth: Array, chromatin: Array, eosin: float) -> Array:
     inside = softstep(depth, 1.8)
-    return layered(
+    return make_sprite(
         cover=inside,
         haematoxylin=inside * np.clip(chromatin, 0.03, 3),
         eosin=inside * eosin * (1 + 0.5 * np.clip(chromatin - 0.8, 0, 1)),
@@ -251,9 +251,9 @@ def mitosis_sprite(rng: Random, kind: Kind, atypical: bool, radius: float) -> Ar
     strength = rng.uniform(1.9, 2.7) if kind != Kind.PROPHASE else rng.uniform(1.2, 1.7)
     add_chromatin(sprite, chromatin, strength, 0.45, 0.09, hides=np.clip(chromatin, 0, 1))
     # DAB lies on the chromatin and bleeds a little; prophases are granular and weaker.
-    spread = blurred(chromatin, rng.uniform(1.0, 2.0))
+    spread = blur(chromatin, rng.uniform(1.0, 2.0))
     brown = rng.uniform(0.9, 1.3) if kind == Kind.PROPHASE else rng.uniform(1.0, 1.8)
-    sprite[..., DAB] = brown * np.clip(1.25 * spread, 0, 1.2) + 0.12 * blurred(spread, 5.0)
+    sprite[..., DAB] = brown * np.clip(1.25 * spread, 0, 1.2) + 0.12 * blur(spread, 5.0)
     return sprite
 
 
@@ -269,7 +269,7 @@ def _cell_body(rng: Random, side: int, radius: float, kind: Kind) -> Array:
     membrane = ridge(depth, 1.6) * rng.uniform(0.0, 0.12)
     halo = ridge(depth + 4, 3.5) * (rng.random() < 0.2) * rng.uniform(0.3, 0.9)
     halo = halo * np.clip(0.6 + 0.5 * speckle(rng, depth, 30), 0, 1)
-    return layered(
+    return make_sprite(
         cover=np.clip(np.maximum(cover, halo), 0, 1),
         haematoxylin=0.45 * eosin * cover + 0.5 * membrane,
         eosin=eosin * cover + membrane,
@@ -288,13 +288,13 @@ def _paint_arms(rng: Random, arms: Arms, side: int) -> Array:
         layer[:] = 0
         cv2.line(layer, first, last, 255, max(1, round(thickness * _FINE)), cv2.LINE_AA, shift)
         canvas += layer * np.float32(0.75 / 255)
-    arms_apart = 1 - np.exp(-1.4 * blurred(canvas, 0.5 * _FINE))
-    massed = blurred(canvas, rng.uniform(0.9, 1.9) * _FINE) - rng.uniform(0.3, 0.5)
+    arms_apart = 1 - np.exp(-1.4 * blur(canvas, 0.5 * _FINE))
+    massed = blur(canvas, rng.uniform(0.9, 1.9) * _FINE) - rng.uniform(0.3, 0.5)
     heap = np.clip(1.15 * softstep(massed, 0.6) - 0.15, 0, 1)
     together = np.maximum(rng.uniform(0.25, 0.9) * arms_apart, heap)
     small = cv2.resize(together, (side, side), interpolation=cv2.INTER_AREA)
     uneven = 1 + 0.07 * speckle(rng, small, 3) + 0.08 * speckle(rng, small, 7)
-    return blurred(np.clip(small * uneven, 0, 1.15), max(0.0, rng.normal(0.3, 0.5)))
+    return blur(np.clip(small * uneven, 0, 1.15), max(0.0, rng.normal(0.3, 0.5)))
 
 
 def _along_plate(rng: Random, n: int, length: float, width: float, bend: float) -> Arms:

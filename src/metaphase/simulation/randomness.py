@@ -100,11 +100,11 @@ class Noise:
 
     def smoothly_over(self, box: Box) -> Array:
         """Values at the pixel centres of `box`, computed coarsely and interpolated: for long wavelengths."""
-        return interpolated(box, self.over(coarse_grid(box), COARSE_STEP))
+        return interpolate(box, self.over(coarse_grid(box), COARSE_STEP))
 
     def at(self, box: Box, x: Floats, y: Floats) -> Array:
         """Values at points inside `box`, computed and interpolated alike."""
-        return sampled(box, self.over(coarse_grid(box), COARSE_STEP), x, y)
+        return sample_at(box, self.over(coarse_grid(box), COARSE_STEP), x, y)
 
 
 @lru_cache(maxsize=2048)
@@ -130,7 +130,7 @@ def coarse_grid(box: Box) -> Box:
     return Box(x * COARSE_STEP, y * COARSE_STEP, (right - x) * COARSE_STEP, (bottom - y) * COARSE_STEP)
 
 
-def interpolated(box: Box, coarse: Floats32) -> Array:
+def interpolate(box: Box, coarse: Floats32) -> Array:
     """A field given on the coarse grid around `box`, at every pixel of `box`.
 
     The grid is fixed in the plane, so boxes that overlap agree.
@@ -141,7 +141,7 @@ def interpolated(box: Box, coarse: Floats32) -> Array:
     return fine[top : top + box.height, left : left + box.width]
 
 
-def sampled(box: Box, coarse: Floats32, x: Floats, y: Floats) -> Array:
+def sample_at(box: Box, coarse: Floats32, x: Floats, y: Floats) -> Array:
     """A field given on the coarse grid around `box`, at points inside `box`."""
     grid = coarse_grid(box)
     column = ((x - grid.x) / COARSE_STEP - 0.5).astype(np.float32)

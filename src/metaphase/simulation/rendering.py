@@ -20,12 +20,12 @@ from metaphase.simulation.nuclei import (
     DAB,
     HAEMATOXYLIN,
     MASTER_RADIUS_PX,
-    blurred,
+    blur,
     mitosis_sprite,
     nucleus_library,
     paste,
-    picked,
-    turned,
+    pick_variant,
+    turn_sprite,
 )
 from metaphase.simulation.placement import LARGEST_REACH_PX, MITOSES, Kind, Placement, Thing, reach_px
 from metaphase.simulation.randomness import Array, Noise, Texture, derived_seed, generator
@@ -55,7 +55,7 @@ class Ground:
         self._fading = Noise(derived_seed(seed, 50), 1500 * PX_PER_UM, 2)
         self._waviness = (Noise(derived_seed(seed, 47), 26, 2), Noise(derived_seed(seed, 48), 26, 2))
 
-    def painted(self, box: Box, fields: Fields) -> Array:
+    def paint(self, box: Box, fields: Fields) -> Array:
         """Concentrations (4, height, width) of haematoxylin, eosin, DAB and black over `box`."""
         net, granules, clouds = self._net.over(box), self._granules.over(box), self._clouds.smoothly_over(box)
         in_tumour = _ramp(fields.tumour, 0.09)
@@ -73,7 +73,7 @@ class Ground:
         self._apply_fat(maps, box, fields)
         return maps
 
-    def uneven(self, maps: Array, box: Box, edge: Array) -> Array:
+    def apply_unevenness(self, maps: Array, box: Box, edge: Array) -> Array:
         """Concentrations up to the tissue's edge, by the section's thickness and how evenly it took stain.
 
         Chromatin and cytoplasm share a fine grain; eosin was washed out here more than there.
@@ -203,14 +203,14 @@ class Camera:
         """Pixels of `box` from optical densities of the box grown by `HALO_PX`."""
         wide = box.grown(HALO_PX)
         scanner = self.scanner
-        light = blurred(cv2.exp(-density), scanner.blur_px)
+        light = blur(cv2.exp(-density), scanner.blur_px)
         lost = np.clip(1.4 * (self._focus.smoothly_over(wide) - 1.7), 0, 1)[..., None]
         if lost.any():  # where the slide lies out of focus
-            light = light + lost * (blurred(light, 2.4) - light)
+            light = light + lost * (blur(light, 2.4) - light)
         light *= np.array(scanner.white, np.float32)
         if scanner.gamma != 1:
             light = 255 * cv2.pow(light / 255, scanner.gamma)
-        light += scanner.sharpening * (light - blurred(light, 1.6))
+        light += scanner.sharpening * (light - blur(light, 1.6))
         light = light[HALO_PX:-HALO_PX, HALO_PX:-HALO_PX]
         if scanner.noise:
             light += cv2.merge(
@@ -285,10 +285,10 @@ class CaseRenderer:
         fields = self.architecture.over(box)
         if float(fields.tissue.max()) < -0.2:
             return np.zeros((4, box.height, box.width), np.float32)
-        maps = self.ground.painted(box, fields)
+        maps = self.ground.paint(box, fields)
         for thing in self.visible(box, stain):
             paste(maps, box, self.sprite(thing, stain), thing.x, thing.y)
-        return self.ground.uneven(maps, box, np.clip(fields.tissue * 30 + 0.5, 0, 1))
+        return self.ground.apply_unevenness(maps, box, np.clip(fields.tissue * 30 + 0.5, 0, 1))
 
     def visible(self, box: Box, stain: Frame) -> Iterator[Thing]:
         """The objects that show in `box` of the tissue, in painting order."""
@@ -303,14 +303,14 @@ class CaseRenderer:
         """The picture of one object as it lies in the tissue."""
         kind, x, y = Kind(thing.kind), thing.x, thing.y
         if kind in self.library:
-            picture = picked(self.library[kind], thing.seed, thing.focus)
-            return turned(picture, thing.angle, thing.radius / MASTER_RADIUS_PX, thing.aspect, x, y)
+            picture = pick_variant(self.library[kind], thing.seed, thing.focus)
+            return turn_sprite(picture, thing.angle, thing.radius / MASTER_RADIUS_PX, thing.aspect, x, y)
         rng = generator(thing.seed)
         if kind in MITOSES:
             picture = mitosis_sprite(rng, kind, thing.atypical, thing.radius)
         else:
             picture = lookalike_sprite(rng, kind, thing.radius)
-        picture = turned(picture, thing.angle, 1.0, 1.0, x, y)
+        picture = turn_sprite(picture, thing.angle, 1.0, 1.0, x, y)
         if kind in MITOSES or kind == Kind.BROWN_NUCLEUS:
             shown = thing.positive and stain == "phh3"
             picture[..., DAB] *= float(shown)
