@@ -25,7 +25,6 @@ from metaphase.version import __version__
 
 Numbers = TypeVar("Numbers", bound=Any)
 """Of an array, or of a tensor."""
-STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @model_dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -125,7 +124,7 @@ Density = Annotated[float, Field(gt=0, lt=10, allow_inf_nan=False)]
 class Strict(BaseModel):
     """What is written as JSON or TOML; anything unknown in it is refused."""
 
-    model_config = STRICT
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TrainingData(Strict):
@@ -240,12 +239,12 @@ class ModelCard(Strict):
     @property
     def identities(self) -> tuple[Identity, ...]:
         """What decides the model's answers: network, the one that re-checks, calibration."""
-        all_of_it: list[Identity] = [self.identity]
+        identities: list[Identity] = [self.identity]
         if self.second is not None:
-            all_of_it.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
+            identities.append(SecondIdentity(self.second.weights_sha256, self.second.floor))
             if self.second.answered_from is not None:
-                all_of_it.append(AnswerIdentity(self.second.answered_from))
-        return tuple(all_of_it) if self.calibration is None else (*all_of_it, self.calibration)
+                identities.append(AnswerIdentity(self.second.answered_from))
+        return tuple(identities) if self.calibration is None else (*identities, self.calibration)
 
 
 def vouched_bytes(path: Path, stated_sha256: str, what: str) -> bytes:
@@ -282,7 +281,7 @@ class StoredNetwork:
             from safetensors.numpy import load  # which graphs do not need
 
             tensors = load(self.data)
-        return sum(one.size for name, one in tensors.items() if not name.endswith(OBSERVED))
+        return sum(tensor.size for name, tensor in tensors.items() if not name.endswith(OBSERVED))
 
 
 def stored_network(path: str | Path) -> StoredNetwork:
@@ -342,8 +341,7 @@ FILE_SETTINGS = ("train", "validation", "teachers", "start")
 
 def completed_card(card: ModelCard, name: str, additions: CardAdditions) -> ModelCard:
     """The card of a model that travels: what is stated replaces what stood there, paths are left out."""
-    stated = additions.model_fields_set - {"thresholds", "metrics"}
-    changes = {field: getattr(additions, field) for field in stated} | {
+    changes = {name: getattr(additions, name) for name in additions.model_fields_set} | {
         "name": name,
         "thresholds": card.thresholds | additions.thresholds,
         "metrics": card.metrics | additions.metrics,
@@ -362,23 +360,19 @@ def read_additions(path: str | Path) -> CardAdditions:
     )
     with blamed(path):
         refuse_unknown(values, CardAdditions.model_fields, "the card")
-        for source in values["data"] if isinstance(values.get("data"), list) else ():
-            _check_terms(source)
+        sources = values.get("data")
+        for source in sources if isinstance(sources, list) else ():
+            if isinstance(source, dict) and not source.get("terms"):
+                raise UsageError(
+                    f"the data source {source.get('name', '')!r} states no terms",
+                    next_step='add terms = "...", the licence or conditions of the images',
+                )
         try:
             return CardAdditions.model_validate(values)
         except ValidationError as error:
             raise UsageError(
                 f"not additions to a model card ({_first_problem(error)})", next_step="correct that value"
             ) from error
-
-
-def _check_terms(source: Any) -> None:
-    """Refuse a data source without the terms that it came under."""
-    if isinstance(source, dict) and not source.get("terms"):
-        raise UsageError(
-            f"the data source {source.get('name', '')!r} states no terms",
-            next_step='add terms = "...", the licence or conditions of the images',
-        )
 
 
 def current_versions() -> dict[str, str]:

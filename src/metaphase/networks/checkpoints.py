@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -52,7 +53,7 @@ def network_of(stored: StoredNetwork) -> nn.Sequential:
         tensors = load(stored.data)
     with torch.device("meta"):  # shapes only: a card may ask for far more than the file holds
         expected = build_network(card.spec).state_dict()
-    if {name: one.shape for name, one in expected.items()} != {name: t.shape for name, t in tensors.items()}:
+    if _shapes(expected) != _shapes(tensors):
         raise ModelError(
             f"the weights do not fit the {card.family} with gamma {card.gamma:g} that the card describes",
             path=path,
@@ -65,6 +66,10 @@ def network_of(stored: StoredNetwork) -> nn.Sequential:
             "some weights are not finite", path=path, next_step="train again, or fetch the model again"
         )
     return network.eval()
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def package_model(
@@ -90,9 +95,9 @@ def package_model(
             path=source.with_suffix(".json"),
             next_step="give --card FILE with a table [[data]] of name and terms for each source",
         )
-    for other in (card.second, card.atypical):
-        for suffix in (".safetensors", ".json") if other is not None else ():
-            beside = source.parent / f"{other.model}{suffix}"  # type: ignore[union-attr]
+    for other in filter(None, (card.second, card.atypical)):
+        for suffix in (".safetensors", ".json"):
+            beside = source.parent / f"{other.model}{suffix}"
             write_bytes(target.parent / beside.name, read_bytes(beside, ModelError))
     return save_model(target, network, card, half=True)
 

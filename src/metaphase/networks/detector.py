@@ -23,6 +23,7 @@ from metaphase.networks.cards import (
     PATCHES,
     PLAIN,
     RECEPTIVE_PX,
+    AtypicalModel,
     Calibration,
     Identity,
     ModelCard,
@@ -65,8 +66,12 @@ class Detector:
 
     def built(self) -> Detector:
         """With networks of PyTorch in place of those that are stored."""
-        second = self.second and replace(self.second, network=_built(self.second.network))
-        return replace(self, networks=tuple(map(_built, self.networks)), second=second)
+        return self.each(_built)
+
+    def each(self, change: Callable[[AnyNetwork, ModelCard | None], AnyNetwork]) -> Detector:
+        """With changed networks."""
+        second = self.second and replace(self.second, network=change(self.second.network, self.second.card))
+        return replace(self, networks=tuple(map(change, self.networks, self.cards)), second=second)
 
     @property
     def tells_atypical(self) -> str:
@@ -115,7 +120,8 @@ class Detector:
     def searches_with(self) -> tuple[Identity | str, ...]:
         """What decides its answers to the last digit: of exported networks the graphs count, too."""
         networks = (*self.networks, None if self.second is None else self.second.network)
-        return (*self.identities, *(one.sha256 for one in networks if isinstance(one, OnnxNetwork)))
+        graphs = (network.sha256 for network in networks if isinstance(network, OnnxNetwork))
+        return (*self.identities, *graphs)
 
     def stated(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
@@ -146,11 +152,8 @@ class ReadyDetector:
     may_start_processes: bool = False
     """Whether the main program bears being imported: then processes decode for a GPU."""
 
-    def __post_init__(self) -> None:
-        if self._graphs:  # wrong use is refused before any slide is opened
-            onnx_device(self.config.device)
-        else:
-            _ = self._computes_on
+    def __post_init__(self) -> None:  # wrong use is refused before any slide is opened
+        _ = onnx_device(self.config.device) if self._is_exported else self._computes_on
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.detector.name}, {self.mpp:g} um/px)"
@@ -174,12 +177,10 @@ class ReadyDetector:
         """
         if np.ndim(pixels) == 4:
             return self._of_patches(np.asarray(pixels))
-        points = self.detector.points
-        used = points.smooth_um if smooth_um is None else smooth_um
-        slide, peaks = ArraySlide(pixels, self.mpp), PeakConfig(smooth_um=used)
         if self.engine.answered_from is None:
-            return whole_map(self._everywhere, slide, peaks, mpp=self.mpp)
-        peaks = replace(peaks, suppress_um=points.suppress_um)
+            return self._map_of(self._everywhere, pixels, smooth_um)
+        slide, suppress_um = ArraySlide(pixels, self.mpp), self.detector.points.suppress_um
+        peaks = PeakConfig(smooth_um=self._smoothing(smooth_um), suppress_um=suppress_um)
         return answer_map(find_detections(self.engine, slide, peaks, mpp=self.mpp), slide)
 
     def first_map(self, pixels: RGB, *, smooth_um: float | None = None) -> Floats32:
@@ -188,9 +189,14 @@ class ReadyDetector:
         A map as of `predict`, with a value everywhere. Of a pair it is on a scale of its own: thresholds of
         `detect` mean nothing there.
         """
-        used = self.detector.points.smooth_um if smooth_um is None else smooth_um
-        slide = ArraySlide(pixels, self.mpp)
-        return whole_map(self.engine, slide, PeakConfig(smooth_um=used), mpp=self.mpp)
+        return self._map_of(self.engine, pixels, smooth_um)
+
+    def _map_of(self, engine: TileEngine, pixels: RGB, smooth_um: float | None) -> Floats32:
+        peaks = PeakConfig(smooth_um=self._smoothing(smooth_um))
+        return whole_map(engine, ArraySlide(pixels, self.mpp), peaks, mpp=self.mpp)
+
+    def _smoothing(self, smooth_um: float | None) -> float:
+        return self.detector.points.smooth_um if smooth_um is None else smooth_um
 
     @cached_property
     def _everywhere(self) -> TileEngine:
@@ -214,8 +220,8 @@ class ReadyDetector:
             )
         top, left = (min(max(0, size // 2 - point), size - side) for size in sizes)
         seen = np.ascontiguousarray(patches[:, top : top + side, left : left + side])
-        found = [probabilities(seen[at : at + at_once]) for at in range(0, len(seen), at_once)]
-        return np.concatenate([np.empty(0, np.float32), *found])
+        parts = [probabilities(seen[at : at + at_once]) for at in range(0, len(seen), at_once)]
+        return np.concatenate([np.empty(0, np.float32), *parts])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process it goes without the engine, which is made there."""
@@ -224,29 +230,22 @@ class ReadyDetector:
     @cached_property
     def engine(self) -> TileEngine:
         """Make what computes the networks."""
-        second, calibration = self.detector.second, self.detector.calibration
-        if self._graphs:
-            return OnnxEngine(self._graphs, self.config, second, calibration)  # type: ignore[arg-type]
-        if self._by_graphs:
-            cards = self.detector.cards
-            graphs = [_graph(*each) for each in zip(self.detector.networks, cards, strict=True)]
-            if second is not None:
-                assert second.card is not None
-                second = replace(second, network=_graph(second.network, second.card))
-            return OnnxEngine(graphs, self.config, second, calibration)  # type: ignore[arg-type]
+        if self._is_exported or self._by_graphs:
+            detector = self.detector.each(_graph)
+            return OnnxEngine(detector.networks, self.config, detector.second, detector.calibration)  # type: ignore[arg-type]
         from metaphase.networks.engine.engine import Engine
 
         _ = self.decoders  # they begin while the engine is made
         detector = self.detector.built()
-        return Engine(detector.networks, self.config, detector.second, calibration)  # type: ignore[arg-type]
+        return Engine(detector.networks, self.config, detector.second, detector.calibration)  # type: ignore[arg-type]
 
     @property
     def _by_graphs(self) -> bool:
         """Whether ONNX Runtime computes networks of PyTorch: on a CPU all of ours but the paper's, whose wide
         layer is several times faster in Fourier's form."""
         second = self.detector.second
-        cards = [*self.detector.cards, *([] if second is None or second.card is None else [second.card])]
-        ours = all(card.family in DETECTORS[1:] for card in cards)
+        cards = (*self.detector.cards, second.card if second is not None else None)
+        ours = all(card is None or card.family in DETECTORS[1:] for card in cards)
         return ours and self._computes_on == "cpu" and find_spec("onnxruntime") is not None
 
     @property
@@ -260,14 +259,16 @@ class ReadyDetector:
         return choose_device(device).type
 
     @property
-    def _graphs(self) -> list[OnnxNetwork]:
-        return [each for each in self.detector.networks if isinstance(each, OnnxNetwork)]
+    def _is_exported(self) -> bool:
+        return any(isinstance(network, OnnxNetwork) for network in self.detector.networks)
 
     @cached_property
     def decoders(self) -> TileProcesses | None:
         """Processes that decode tiles, where a GPU would wait for threads."""
         cores = available_cores()
-        if self._graphs or not self.may_start_processes or cores < FEW_CORES or self._computes_on != "cuda":
+        if self._is_exported or not self.may_start_processes or cores < FEW_CORES:
+            return None
+        if self._computes_on != "cuda":
             return None
         from metaphase.networks.engine.engine import page_locked
 
@@ -346,7 +347,7 @@ def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
     return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 
-def _built(network: AnyNetwork) -> AnyNetwork:
+def _built(network: AnyNetwork, _card: ModelCard | None) -> AnyNetwork:
     """A network of PyTorch, of its file where it is stored."""
     if not isinstance(network, StoredNetwork):
         return network
@@ -355,28 +356,25 @@ def _built(network: AnyNetwork) -> AnyNetwork:
     return network_of(network)
 
 
-def _graph(network: AnyNetwork, card: ModelCard) -> OnnxNetwork:
-    """The graph of a network: that of the package, or one that PyTorch's layers become."""
+def _graph(network: AnyNetwork, card: ModelCard | None) -> OnnxNetwork:
+    """The graph of a network: itself, that of the package, or one that PyTorch's layers become."""
+    if isinstance(network, OnnxNetwork):
+        return network
+    assert card is not None
     bundled = bundled_graph(card) if isinstance(network, StoredNetwork) else None
     if bundled is not None:
         return load_onnx(bundled)[0]
     from metaphase.networks.exporting import graph_of
 
-    return graph_of(_built(network), card)  # type: ignore[arg-type]
+    return graph_of(_built(network, card), card)  # type: ignore[arg-type]
 
 
 def _second(path: Path, card: ModelCard) -> Second[AnyNetwork] | None:
     """The network that a card asks to re-check, from the files beside it."""
     if card.second is None:
         return None
-    beside = path.with_name(card.second.model + (".onnx" if path.suffix == ".onnx" else ".safetensors"))
-    ((network, other),) = _loaded([beside])
-    if other.weights_sha256 != card.second.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
-        raise ModelError(
-            f"is not the second network of {card.name}",
-            path=beside,
-            next_step="fetch the model again, with all of its files",
-        )
+    ((network, other),) = _loaded([_beside(path, card.second)])
+    _check_beside(path, card, card.second, other, "second network")
     points = tuple(point.delta for point in card.thresholds.values())
     return Second(network, card.second.floor, other, card.second.answered_from, points)
 
@@ -385,14 +383,23 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     """Weights of the network that tells atypical figures; graphs come without."""
     if card.atypical is None or path.suffix == ".onnx":
         return None
-    beside = path.with_name(f"{card.atypical.model}.safetensors")
-    if stored_network(beside).card.weights_sha256 != card.atypical.weights_sha256:
+    weights = _beside(path, card.atypical)
+    _check_beside(path, card, card.atypical, stored_network(weights).card, "network for atypical figures")
+    return weights
+
+
+def _beside(path: Path, stated: AtypicalModel) -> Path:
+    return path.with_name(stated.model + (".onnx" if path.suffix == ".onnx" else ".safetensors"))
+
+
+def _check_beside(path: Path, card: ModelCard, stated: AtypicalModel, found: ModelCard, what: str) -> None:
+    """Refuse another network than the card means."""
+    if found.weights_sha256 != stated.weights_sha256 or abs(found.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
-            f"is not the network for atypical figures of {card.name}",
-            path=beside,
+            f"is not the {what} of {card.name}",
+            path=_beside(path, stated),
             next_step="fetch the model again, with all of its files",
         )
-    return beside
 
 
 def _loaded(paths: list[Path]) -> list[tuple[AnyNetwork, ModelCard]]:
@@ -406,4 +413,4 @@ def _loaded(paths: list[Path]) -> list[tuple[AnyNetwork, ModelCard]]:
             next_step="pip install 'metaphase[torch]', or give an .onnx model (`metaphase model export`)",
         )
     stored = [stored_network(path) for path in paths]
-    return [(one, one.card) for one in stored]
+    return [(network, network.card) for network in stored]

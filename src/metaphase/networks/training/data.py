@@ -40,18 +40,12 @@ def balanced_batches(
         if not (labels == label).any():
             raise TrainingError(f"no {name} patches to train on", next_step="check the stores and the splits")
     count = max(1, (samples or len(labels)) // batch)
-    halves = [
-        _deal(
-            np.flatnonzero(labels == label), count * batch // 2, np.random.default_rng((seed, epoch, label))
-        )
-        for label in (0, 1)
-    ]
-    return np.concatenate([half.reshape(count, batch // 2) for half in halves], axis=1)
-
-
-def _deal(rows: Integers, count: int, rng: np.random.Generator) -> Integers:
-    decks = -(-count // len(rows))
-    return np.concatenate([rng.permutation(rows) for _ in range(decks)])[:count]
+    halves, half = [], count * batch // 2
+    for label in (0, 1):
+        rows, rng = np.flatnonzero(labels == label), np.random.default_rng((seed, epoch, label))
+        decks = [rng.permutation(rows) for _ in range(-(-half // len(rows)))]
+        halves.append(np.concatenate(decks)[:half].reshape(count, batch // 2))
+    return np.concatenate(halves, axis=1)
 
 
 def check_disjoint(what: str, **splits: pd.Series[str]) -> None:
@@ -109,17 +103,13 @@ class PatchSet:
         return self.index["label"].to_numpy(np.int64)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all pixels."""
-        return sum(shard.nbytes for store in self.stores for shard in store.shards)
+    def kind(self) -> tuple[int, float]:
+        """Side in pixels and um/px of the patches."""
+        return self.stores[0].side_px, self.stores[0].mpp
 
     def targets(self, column: str) -> Floats32:
         """What the network should answer: a column of classes or probabilities."""
-        if column not in self.index or self.index[column].isna().any():
-            raise TrainingError(
-                f"the patch stores have no complete column {column!r}",
-                next_step=f"choose from {', '.join(self.index.columns)}",
-            )
+        self._require(column, complete=True)
         values = self.index[column].to_numpy(np.float32)
         if not ((values >= 0) & (values <= 1)).all():
             raise TrainingError(
@@ -129,28 +119,28 @@ class PatchSet:
 
     def drawn(self, column: str) -> Integers:
         """Rows of the set, each as often as `column` and `repeat` say; once where a store has neither."""
-        if column and column not in self.index:
+        if column:
+            self._require(column)
+        rows = np.arange(len(self.index))
+        for name in {column, REPEAT} & {*self.index.columns}:
+            times = self.index[name].fillna(1).to_numpy()[rows]
+            if not ((times >= 0) & (times == np.round(times))).all():
+                raise TrainingError(f"column {name!r} does not hold counts", next_step="give whole numbers")
+            rows = np.repeat(rows, times.astype(np.int64))
+        return rows
+
+    def _require(self, column: str, *, complete: bool = False) -> None:
+        if column not in self.index or (complete and self.index[column].isna().any()):
+            missing = "complete column" if complete else "column"
             raise TrainingError(
-                f"the patch stores have no column {column!r}",
+                f"the patch stores have no {missing} {column!r}",
                 next_step=f"choose from {', '.join(self.index.columns)}",
             )
-        times = self._counts(column) * self._counts(REPEAT)
-        return np.repeat(np.arange(len(self.index)), times)
-
-    def _counts(self, column: str) -> Integers:
-        """Whole numbers of a column, 1 where there is none."""
-        if column not in self.index:
-            return np.ones(len(self.index), np.int64)
-        times = self.index[column].fillna(1).to_numpy()
-        if not ((times >= 0) & (times == np.round(times))).all():
-            raise TrainingError(f"column {column!r} does not hold counts", next_step="give whole numbers")
-        counts: Integers = times.astype(np.int64)
-        return counts
 
     def take(self, rows: Integers) -> RGB:
         """Pixels (n, side, side, 3) of the given rows, in their order."""
         takes = [store.take for store in self.stores]
-        return rows_of(takes, map(len, self.stores), rows, self.stores[0].side_px)
+        return rows_of(takes, map(len, self.stores), rows, self.kind[0])
 
 
 def rows_on(device: torch.device, rows: Integers) -> Tensor:
@@ -179,7 +169,7 @@ class Feeder:
         """`rows` are those that will be asked for, each once and in order; all by default."""
         self._patches, self._device = patches, device
         self._rows = np.arange(len(patches.index)) if rows is None else rows
-        wanted_bytes = patches.nbytes * len(self._rows) // max(1, len(patches.index))
+        wanted_bytes = len(self._rows) * 3 * patches.kind[0] ** 2
         self._resident = self._loaded() if _fits(wanted_bytes, device) else None
 
     def __call__(self, rows: Integers, batch: int) -> Iterator[Tensor]:
@@ -198,7 +188,7 @@ class Feeder:
 
     def _loaded(self) -> Tensor:
         """The pixels of all rows on the device; parts are read from disk while others are copied."""
-        side, start = self._patches.stores[0].side_px, 0
+        side, start = self._patches.kind[0], 0
         loaded = torch.empty((len(self._rows), side, side, 3), dtype=torch.uint8, device=self._device)
         for pixels in self._read(self._rows, LOADED_AT_ONCE):
             loaded[start : start + len(pixels)].copy_(torch.from_numpy(pixels))

@@ -91,10 +91,10 @@ class LabelledImage:
 
 def by_laboratory(images: Sequence[LabelledImage]) -> dict[str, list[RGB]]:
     """Pixels of images by their laboratory's name."""
-    found: dict[str, list[RGB]] = {}
-    for one in sorted(images, key=lambda image: image.laboratory):
-        found.setdefault(one.laboratory, []).append(one.pixels)
-    return found
+    pixels: dict[str, list[RGB]] = {}
+    for image in sorted(images, key=lambda image: image.laboratory):
+        pixels.setdefault(image.laboratory, []).append(image.pixels)
+    return pixels
 
 
 def read_images(sources: Sequence[ImageSource], memory_gb: float, seed: int = 0) -> list[LabelledImage]:

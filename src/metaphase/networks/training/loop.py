@@ -53,6 +53,7 @@ from metaphase.networks.training.progress import (
     best_f1,
     load_state,
     save_state,
+    set_rate,
     write_curves,
     write_history,
 )
@@ -132,6 +133,7 @@ class _Run:
 
     def __init__(self, config: TrainingConfig, folder: Path, team: Team, watch: Watcher | None) -> None:
         self.config, self.folder, self.team, self.watch = config, folder, team, watch
+        self.model_path = folder / f"{config.name}.safetensors"
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
         self.drawn = self.patches.drawn(config.draws)
@@ -163,10 +165,6 @@ class _Run:
             self._close_epoch(self._validate(feed_held_out), steps, seconds)
         return TrainingResult(self.model_path, self.progress.best_f1, self.progress.history)
 
-    @property
-    def model_path(self) -> Path:
-        return self.folder / f"{self.config.name}.safetensors"
-
     def _train_epoch(self, feed: Feeder) -> int:
         epoch, config = self.progress.epoch, self.config
         labels = self.patches.labels[self.drawn]
@@ -174,8 +172,7 @@ class _Run:
             labels, config.batch, seed=config.seed, epoch=epoch, samples=config.samples_per_epoch
         )[:, self.team.rank :: self.team.size]
         batches = self.drawn[batches]
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate_at(epoch)
+        set_rate(self.optimizer, config.learning_rate_at(epoch))
         self.model.train()
         self.first_step, self.started_s = self.progress.step, time.monotonic()
         for images, wanted in self._prepared(feed, batches):
@@ -198,32 +195,26 @@ class _Run:
         rows = batches[first * group :].reshape(-1)
         for number, pixels in enumerate(feed(rows, group * size), start=first):
             shown = batches[number * group :][:group].reshape(-1)
-            images = self._augmented(pixels, shown, number)
+            if self.augment is None:
+                images = centre_crop(pixels)
+            else:
+                self.generator.manual_seed(self._seed(_AUGMENTATION, number))
+                if self.mixer is not None:
+                    pixels = self.mixer(pixels, shown, self.generator)
+                images = self.augment(pixels, self.generator)
             answers = self.wanted[rows_on(self.team.device, shown)]
             steps = zip(images.split(size), answers.split(size), strict=True)
             yield from itertools.islice(steps, max(0, done - number * group), None)
 
-    def _augmented(self, pixels: Tensor, rows: Integers, group: int) -> Tensor:
-        if self.augment is None:
-            return centre_crop(pixels)
-        self.generator.manual_seed(self._seed(_AUGMENTATION, group))
-        if self.mixer is not None:
-            pixels = self.mixer(pixels, rows, self.generator)
-        images: Tensor = self.augment(pixels, self.generator)
-        return images
-
     def _step(self, images: Tensor, wanted: Tensor) -> None:
         torch.manual_seed(self._seed(_DROPOUT, self.progress.step))
-        loss = self._loss(images, wanted)
+        with _precision(self.config, self.team.device):
+            logits = self.model(images)[:, :, 0, 0]
+        loss = functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         self.loss_sum += loss.detach()
-
-    def _loss(self, images: Tensor, wanted: Tensor) -> Tensor:
-        with _precision(self.config, self.team.device):
-            logits = self.model(images)[:, :, 0, 0]
-        return functional.cross_entropy(logits.float(), torch.stack([1 - wanted, wanted], dim=1))
 
     def _seed(self, purpose: int, number: int) -> int:
         """A seed that depends on position and purpose alone, so that nothing random has to be saved."""
@@ -253,20 +244,19 @@ class _Run:
     def _validate(self, feed: Feeder) -> BestF1:
         self.model.eval()
         rows = np.arange(self.team.rank, len(self.held_out.labels), self.team.size)
-        answers = [patch_probability(self._logits(pixels)).cpu() for pixels in feed(rows, VALIDATION_BATCH)]
+        answers = []
+        for pixels in feed(rows, VALIDATION_BATCH):
+            with _precision(self.config, self.team.device):
+                logits = self.network(centre_crop(pixels))
+            answers.append(patch_probability(logits).cpu())
         mine = torch.cat(answers).numpy() if answers else np.empty(0, np.float32)
         return best_f1(self.team.gather(mine), self.held_out.labels)
 
-    def _logits(self, pixels: Tensor) -> Tensor:
-        with _precision(self.config, self.team.device):
-            logits: Tensor = self.network(centre_crop(pixels))
-        return logits
-
     def _close_epoch(self, result: BestF1, steps: int, seconds: float) -> None:
-        self._refuse_spoilt_weights()
         progress = self.progress
         row = {"epoch": progress.epoch + 1, "loss": float(self.loss_sum) / steps, **asdict(result)}
         row |= {"learning_rate": self.config.learning_rate_at(progress.epoch), "train_seconds": seconds}
+        self._refuse_spoilt_weights()
         progress.history.append(row)
         progress.epoch, progress.step = progress.epoch + 1, 0
         self.loss_sum.zero_()
@@ -293,8 +283,10 @@ class _Run:
             save_state(self.folder / STATE_FILE, self.network, optimizer, self.loss_sum, self.progress)
 
     def _card(self, result: BestF1) -> ModelCard:
-        spec, config = self.config.network, self.config
+        config = self.config
         cases = tuple(sorted(self.held_out.index["slide"].unique()))
+        rows = np.random.default_rng(0).integers(0, len(self.patches.labels), COLOUR_SAMPLE)
+        red, green, blue = map(float, stained_density(self.patches.take(np.sort(rows))))
         point = OperatingPoint(
             name="patches",
             delta=result.threshold,
@@ -305,24 +297,17 @@ class _Run:
         )
         return ModelCard(
             name=config.name,
-            family=spec.family,
-            gamma=spec.gamma,
-            normalisation=spec.normalisation,
+            **asdict(config.network),
             mpp=self.patches.stores[0].mpp,
             patch_px=PATCH_PX,
             classes=config.classes,
             thresholds={"patches": point},
-            optical_density=self._colour(),
+            optical_density=(red, green, blue),
             recipe=config.to_dict(),
             metrics={"validation": asdict(result), "parameters": parameter_count(self.network)},
             seed=config.seed,
             versions=current_versions(),
         )
-
-    def _colour(self) -> tuple[float, float, float]:
-        rows = np.random.default_rng(0).integers(0, len(self.patches.labels), COLOUR_SAMPLE)
-        red, green, blue = stained_density(self.patches.take(np.sort(rows)))
-        return float(red), float(green), float(blue)
 
 
 def _first_network(config: TrainingConfig) -> nn.Sequential:
@@ -343,13 +328,12 @@ def _first_network(config: TrainingConfig) -> nn.Sequential:
 def _check_sets(config: TrainingConfig, team: Team, train: PatchSet, validation: PatchSet) -> None:
     """Refuse patches that would train or choose a network wrongly, before any work is done."""
     check_disjoint("slide", train=train.index["slide"], validation=validation.index["slide"])
-    kinds = [(patches.stores[0].side_px, patches.stores[0].mpp) for patches in (train, validation)]
-    if kinds[0] != kinds[1] or kinds[0][0] < PATCH_PX:
+    if train.kind != validation.kind or train.kind[0] < PATCH_PX:
         raise TrainingError(
-            f"patches for training and validation, (side px, um/px) = {kinds[0]} and {kinds[1]}",
+            f"patches for training and validation, (side px, um/px) = {train.kind} and {validation.kind}",
             next_step=f"use stores of one kind, with patches of at least {PATCH_PX} px",
         )
-    if len(set(validation.labels.tolist())) < 2:
+    if len(np.unique(validation.labels)) < 2:
         raise TrainingError(
             "the validation patches are all of one class", next_step="add patches of the other class"
         )

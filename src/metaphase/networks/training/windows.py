@@ -27,7 +27,7 @@ from metaphase.images.stain.augmentation import (
     resample,
 )
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
-from metaphase.networks.training.images import MPP, PAINTED_UM, LabelledImage
+from metaphase.networks.training.images import MPP, PAINTED_UM, LabelledImage, by_laboratory
 
 CELL_PX = OUTPUT_STRIDE_PX
 WINDOW_PX, SOURCE_PX = 256, 288
@@ -58,10 +58,8 @@ def label_cells(image: LabelledImage) -> Cells:
     for label, near, far in ((IGNORE, 0.0, PAINTED_UM), (MITOSIS, POSITIVE_UM, IGNORE_UM)):
         for point in image.of(label):
             top, left = (max(0, int((position - far / MPP) // CELL_PX)) for position in point[::-1])
-            part = (
-                slice(top, top + 2 * round(far / MPP / CELL_PX) + 3),
-                slice(left, left + 2 * round(far / MPP / CELL_PX) + 3),
-            )
+            side = 2 * round(far / MPP / CELL_PX) + 3
+            part = np.s_[top : top + side, left : left + side]
             distance = np.hypot(x[part] - point[0], y[part] - point[1]) * MPP
             cells[part] = np.where(
                 distance <= near, YES, np.where((distance <= far) & (cells[part] != YES), ANY, cells[part])
@@ -99,38 +97,34 @@ class WindowSampler:
     """Probabilities that a frozen network gives to the cells of each image."""
 
     def __post_init__(self) -> None:
-        self.pixels = Flat([one.pixels for one in self.images], self.device)
-        self.cells = Flat([label_cells(one) for one in self.images], self.device)
-        self.laboratories = sorted({one.laboratory for one in self.images})
-        self.laboratory = np.array([self.laboratories.index(one.laboratory) for one in self.images])
-        groups = [
-            sample([one.pixels for one in self.images if one.laboratory == name])
-            for name in self.laboratories
-        ]
-        self.appearances = [appearance_of(pixels) for pixels in groups]
-        self.is_crop = np.array([one.is_crop for one in self.images])
-        self.is_corrected = np.array([one.kind == "corrected" for one in self.images])
-        self.is_sure = np.array([one.kind == "negatives" for one in self.images])
+        self.pixels = Flat([image.pixels for image in self.images], self.device)
+        self.cells = Flat([label_cells(image) for image in self.images], self.device)
+        groups = by_laboratory(self.images)
+        self.laboratories = list(groups)
+        self.laboratory = np.array([self.laboratories.index(image.laboratory) for image in self.images])
+        self.appearances = [appearance_of(sample(pixels)) for pixels in groups.values()]
+        self.kind = np.array([image.kind for image in self.images])
+        self.is_crop = self.kind == "crop"
         self.forget()
 
     def forget(self) -> None:
         """Know no errors but the look-alikes that were labelled."""
-        self.remember([one.of(LOOKALIKE) for one in self.images])
+        self.remember([image.of(LOOKALIKE) for image in self.images])
 
     def remember(self, hard: list[Points]) -> None:
         """Draw from these errors too. Laboratories count by their weight, images by what they hold."""
         self.hard = hard
-        area = np.array([one.area_mm2 for one in self.images])
+        area = np.array([image.area_mm2 for image in self.images])
         held = {
-            "mitoses": np.array([len(one.of(MITOSIS)) for one in self.images], float),
+            "mitoses": np.array([len(image.of(MITOSIS)) for image in self.images], float),
             "hard": np.array([len(points) for points in hard], float) + self.is_crop,
-            "anywhere": area * ~self.is_crop * ~self.is_corrected,
+            "anywhere": area * ~self.is_crop * (self.kind != "corrected"),
         }
         self.odds = {kind: np.cumsum(self._balanced(amount)) for kind, amount in held.items() if amount.any()}
 
     def _balanced(self, amount: Floats) -> Floats:
         odds = np.zeros(len(amount))
-        weight = np.array([one.weight for one in self.images])
+        weight = np.array([image.weight for image in self.images])
         for number in range(len(self.laboratories)):
             here = self.laboratory == number
             odds[here] = weight[here] * amount[here] / max(float(amount[here].sum()), FEW)
@@ -154,7 +148,8 @@ class WindowSampler:
         if len(framed) and "anywhere" in self.odds:
             self._surround(pixels, cells, torch.from_numpy(framed).to(self.device), inside, in_cells, rng)
         laboratory, sure = (
-            torch.from_numpy(values[numbers]).to(self.device) for values in (self.laboratory, self.is_sure)
+            torch.from_numpy(values[numbers]).to(self.device)
+            for values in (self.laboratory, self.kind == "negatives")
         )
         return WindowBatch(pixels, cells, laboratory, sure, answers)
 
@@ -197,16 +192,16 @@ class WindowSampler:
 
     def _position(self, number: int, kind: str, rng: np.random.Generator) -> tuple[Integers, ...]:
         """Where a window lies, and the rectangle of the image beyond which it is mirrored; rows first."""
-        one = self.images[number]
-        size = np.array(one.pixels.shape[:2])
-        points = one.of(MITOSIS) if kind == "mitoses" else self.hard[number] if kind == "hard" else ()
+        image = self.images[number]
+        size = np.array(image.pixels.shape[:2])
+        points = {"mitoses": image.of(MITOSIS), "hard": self.hard[number]}.get(kind, ())
         if len(points):
             position = points[rng.integers(len(points))][::-1]
             middle = position + rng.uniform(-56, 56, 2)
         else:
             middle = position = rng.uniform(0, 1, 2) * size
         first, last = np.zeros(2), size.astype(float)
-        if one.is_crop or (self.is_crop.any() and rng.random() < FRAMED):
+        if image.is_crop or (self.is_crop.any() and rng.random() < FRAMED):
             side = rng.uniform(*FRAME_PX, 2)
             first = np.clip(position - rng.uniform(0.15, 0.85, 2) * side, 0, np.maximum(0, size - side))
             last = np.minimum(first + side, size)
@@ -260,11 +255,8 @@ class Flat:
         positions = _mirrored(corner[:, :, None] + np.arange(side), first[:, :, None], last[:, :, None])
         rows = self.start[numbers][:, None] + positions[:, 0] * self.width[numbers][:, None]
         device = self.values.device
-        index = (
-            torch.from_numpy(rows).to(device)[:, :, None]
-            + torch.from_numpy(positions[:, 1]).to(device)[:, None]
-        )
-        return self.values[index]
+        rows, columns = (torch.from_numpy(each).to(device) for each in (rows, positions[:, 1]))
+        return self.values[rows[:, :, None] + columns[:, None]]
 
 
 def _mirrored(positions: Integers, first: Integers, last: Integers) -> Integers:
