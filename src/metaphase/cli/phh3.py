@@ -13,7 +13,7 @@ from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
 from metaphase.cli import console
 from metaphase.cli.options import Group, given, restated, takes
-from metaphase.cli.train import report_training, watcher
+from metaphase.cli.train import report_training
 from metaphase.cli.view import Port, announce
 
 if TYPE_CHECKING:
@@ -150,10 +150,9 @@ def _train(
     from metaphase.labels.phh3.networks import LearningConfig, train_classifier
 
     learning, target = read_settings(LearningConfig, config), read_target(project)
-    with console.progress_bar() as bar:
-        watch = watcher(bar, learning.epochs)
+    with console.reporting() as report:
         result = train_classifier(
-            name, rows, output, learning, start=start, target=target, device=device, watch=watch
+            name, rows, output, learning, start=start, target=target, device=device, report=report
         )
     report_training(result, as_json)
 

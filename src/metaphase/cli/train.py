@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from metaphase.cli import console
 from metaphase.cli.options import Group, given, takes
@@ -17,7 +15,7 @@ from metaphase.cli.options import Group, given, takes
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
     from metaphase.networks.cards import ModelCard
-    from metaphase.networks.training.loop import TrainingResult, Update
+    from metaphase.networks.training.loop import TrainingResult
 
 model = Group("Look at trained models, and make them ready to share.")
 
@@ -39,20 +37,10 @@ def train(
     from metaphase.networks.training.protocol import read_config
 
     settings = read_config(config)
-    with console.progress_bar() as bar:
-        result = train_network(settings, output, device=device, watch=watcher(bar, settings.epochs))
+    with console.reporting() as report:
+        result = train_network(settings, output, device=device, report=report)
     if os.environ.get("RANK", "0") == "0":  # one of several processes tells
         report_training(result, as_json)
-
-
-def watcher(bar: Progress, epochs: int) -> Callable[[Update], None]:
-    """Shows a training on a bar."""
-    task = bar.add_task("loading", total=epochs)
-
-    def show(update: Update) -> None:
-        bar.update(task, description=str(update), completed=update.epoch + update.step / update.steps)
-
-    return show
 
 
 def report_training(result: TrainingResult, as_json: bool) -> None:

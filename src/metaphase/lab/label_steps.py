@@ -57,7 +57,6 @@ from metaphase.labels.phh3.networks import (
     train_classifier,
 )
 from metaphase.learn.calibration import merge_project
-from metaphase.learn.chain import epochs_reported
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model
 
 # ---- the steps: candidates, what people label of them, CNN1 and CNN2, mitoses in H&E, their review ----
@@ -250,7 +249,7 @@ def teach_phh3(
         learning,
         start=bundled if lab.settings.bundled_phh3 else "",
         device=lab.device,
-        watch=epochs_reported(report, name, learning.epochs),
+        report=report,
     )
     return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
 

@@ -8,7 +8,7 @@ are trained, and what decides each result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -61,15 +61,10 @@ from metaphase.networks.architectures import parameter_count
 from metaphase.networks.checkpoints import load_model
 from metaphase.networks.judging import NetworkJudge
 from metaphase.networks.training.data import open_set
-from metaphase.networks.training.loop import STATE_FILE, Update, train
+from metaphase.networks.training.loop import STATE_FILE, train
 from metaphase.simulation.cohort import BOTH, CaseSimulated, simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.simulation.rendering import Frame
-
-
-def epochs_reported(report: Report, name: str, epochs: int) -> Callable[[Update], None]:
-    """What tells how far the training of a network is."""
-    return lambda update: report(f"{name}  {update}", update.epoch + update.step / update.steps, epochs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,8 +273,7 @@ class Chain:
         stores = self.stores("positives", "hard" if task.hard_set is not None else "easy")
         folder = self.model(task.name).parent
         config = training.of_task(task, stores, self.stores("validation"))
-        watch = epochs_reported(report, task.name, config.epochs)
-        result = train(config, folder, device=self.device, watch=watch)
+        result = train(config, folder, device=self.device, report=report)
         (folder / STATE_FILE).unlink(missing_ok=True)
         network, card = load_model(result.model)
         return {

@@ -15,6 +15,7 @@ from torch import nn
 from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.settings import settings
+from metaphase.base.stages import Report, silent
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
 from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
 from metaphase.labels.phh3.cases import (
@@ -28,7 +29,7 @@ from metaphase.networks.architectures import centre_crop, patch_probability
 from metaphase.networks.cards import ModelCard, NetworkSpec, Normalisation, Width, named_model, parse_card
 from metaphase.networks.checkpoints import choose_device, load_model
 from metaphase.networks.training.data import check_disjoint, split_cases
-from metaphase.networks.training.loop import TrainingResult, Watcher, train
+from metaphase.networks.training.loop import TrainingResult, train
 from metaphase.networks.training.patches import PatchWriter
 from metaphase.networks.training.protocol import TrainingConfig, TrainingProtocol
 from metaphase.slides.contract import WORKING_MPP, Slide
@@ -89,7 +90,7 @@ def train_classifier(
     start: str | Path = "",
     target: str = MITOSIS,
     device: str | None = None,
-    watch: Watcher | None = None,
+    report: Report = silent,
 ) -> TrainingResult:
     """Train `cnn1` on `cnn1_rows`, or `cnn2` on `cnn2_rows`; run it again to go on after a stop.
 
@@ -99,7 +100,7 @@ def train_classifier(
     rows = assign_splits(rows, config.seed)
     _check_classes(rows, _classes(name, target))
     stores = write_stores(rows, folder)
-    return train(config.of_network(name, stores, start, target), folder, device=device, watch=watch)
+    return train(config.of_network(name, stores, start, target), folder, device=device, report=report)
 
 
 def _classes(name: str, target: str) -> tuple[str, str]:

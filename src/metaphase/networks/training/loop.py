@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from torch.nn import functional
 from metaphase.base.arrays import Floats32, Integers
 from metaphase.base.errors import TrainingError
 from metaphase.base.provenance import Ingredients
+from metaphase.base.stages import Report, silent
 from metaphase.detections.points import OperatingPoint
 from metaphase.images.stain.augmentation import Augmentation
 from metaphase.images.stain.deconvolution import stained_density
@@ -71,23 +72,6 @@ _AUGMENTATION, _DROPOUT = 0, 1
 
 
 @dataclass(frozen=True)
-class Update:
-    """What a progress bar shows."""
-
-    epoch: int
-    step: int
-    steps: int
-    loss: float
-    f1: float
-    patches_per_s: float
-
-    def __str__(self) -> str:
-        """In a line."""
-        rate = f"  {self.patches_per_s:,.3g} patches/s" if self.patches_per_s > 0 else ""
-        return f"loss {self.loss:.4f}  best F1 {self.f1:.3f}{rate}"
-
-
-@dataclass(frozen=True)
 class TrainingResult:
     """The best network of a run."""
 
@@ -96,19 +80,16 @@ class TrainingResult:
     history: list[dict[str, float]]
 
 
-Watcher = Callable[[Update], None]
-
-
 def train(
-    config: TrainingConfig, folder: str | Path, *, device: str | None = None, watch: Watcher | None = None
+    config: TrainingConfig, folder: str | Path, *, device: str | None = None, report: Report = silent
 ) -> TrainingResult:
-    """Train a network into `folder`, or go on where an earlier call was stopped.
+    """Train a network into `folder`, or go on where an earlier call was stopped; `report` counts epochs.
 
     Leaves `NAME.safetensors` and `NAME.json` (the epoch with the highest validation F1), `history.csv`,
     `curves.png`, TensorBoard events where that package is installed, and the state to resume from.
     """
     with join_team(device) as team:
-        run = _Run(config, Path(folder), team, watch)
+        run = _Run(config, Path(folder), team, report)
         try:
             return run.finish()
         except torch.OutOfMemoryError as error:
@@ -131,8 +112,8 @@ class NetworkLearnt(Ingredients, stage="training"):
 class _Run:
     """One run: what stays the same over its steps, and the loop."""
 
-    def __init__(self, config: TrainingConfig, folder: Path, team: Team, watch: Watcher | None) -> None:
-        self.config, self.folder, self.team, self.watch = config, folder, team, watch
+    def __init__(self, config: TrainingConfig, folder: Path, team: Team, report: Report) -> None:
+        self.config, self.folder, self.team, self.report = config, folder, team, report
         self.model_path = folder / f"{config.name}.safetensors"
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
@@ -225,11 +206,14 @@ class _Run:
         loss = float(self.loss_sum) / max(1, self.progress.step)
         if not np.isfinite(loss):
             raise self._diverged()
-        if self.watch and self.team.leads:
-            steps_done, seconds = self.progress.step - self.first_step, time.monotonic() - self.started_s
-            speed = self.config.batch * steps_done / max(1e-9, seconds)
-            best = max(0.0, self.progress.best_f1)
-            self.watch(Update(self.progress.epoch, self.progress.step, steps, loss, best, speed))
+        if self.team.leads:
+            progress, best = self.progress, max(0.0, self.progress.best_f1)
+            shown = self.config.batch * (progress.step - self.first_step)
+            speed = shown / max(1e-9, time.monotonic() - self.started_s)
+            what = f"{self.config.name}  loss {loss:.4f}  best F1 {best:.3f}"
+            if shown:
+                what += f"  {speed:,.3g} patches/s"
+            self.report(what, progress.epoch + progress.step / steps, self.config.epochs)
         if self.progress.step < steps and self.keep.is_due():
             self._save()
 
