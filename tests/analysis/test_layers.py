@@ -109,7 +109,7 @@ def test_napari_reads_only_what_it_shows(tmp_path: Path, layers: Layers) -> None
 
 
 def test_napari_reads_anybodys_detections(results: Path, tmp_path: Path, layers: Layers) -> None:
-    (path,) = convert_detections([results / "he"], tmp_path / "he.db", "tiatoolbox").files
+    _, (path,) = convert_detections([results / "he"], tmp_path / "he.db", "tiatoolbox")
     ((points, _),) = layers(path).values()
     assert points.tolist() == load_result(results / "he").table[["y", "x"]].to_numpy().tolist()
     assert reader(str(tmp_path)) is None

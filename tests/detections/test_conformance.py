@@ -257,4 +257,4 @@ def test_other_xml_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "s.xml").write_text(text)
     with pytest.raises(TableError, match=message) as caught:
         read_detections(tmp_path / "s.xml")
-    assert "s.xml: is not an ASAP annotation file" in str(caught.value)
+    assert "s.xml: its content cannot be understood" in str(caught.value)

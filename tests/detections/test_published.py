@@ -310,7 +310,7 @@ def test_asap_coordinates_out_of_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["12,5", "nan", "inf", ""])
 def test_asap_places_that_are_no_numbers_are_refused(tmp_path: Path, value: str) -> None:
     path = write_asap(tmp_path / "s.xml", [drawing("Dot", "None", (value, 1))])  # type: ignore[arg-type]
-    with pytest.raises(TableError, match=r"s.xml: is not an ASAP annotation file"):
+    with pytest.raises(TableError, match=r"s.xml: its content cannot be understood"):
         read_detections(path)
 
 
@@ -323,5 +323,5 @@ def test_what_was_left_out_goes_with_the_points(tmp_path: Path) -> None:
     parts = [read_detections(tmp_path / name) for name in ("a.xml", "b.xml")]
     both = [f"{name}.xml: 1 annotations of the type Measurement left out" for name in "ab"]
     assert left_out(joined(parts, "x")) == left_out(read_detections(tmp_path)) == both
-    done = convert_detections([tmp_path], tmp_path / "out.csv")
-    assert [warning.text for warning in done.warnings] == both
+    found, _ = convert_detections([tmp_path], tmp_path / "out.csv")
+    assert [warning.text for warning in found.warnings] == both

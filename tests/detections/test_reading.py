@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from metaphase.base.errors import OutputError
 from metaphase.base.tables import TableError
 from metaphase.detections.files import read_detections
 from metaphase.detections.table import common_label
@@ -112,7 +113,7 @@ def test_grand_challenge_points_are_millimetres(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps(content))
     table = read_detections(tmp_path / "s.json", mpp=0.25).table
     assert table[["x", "y"]].to_numpy().tolist() == [[1000, 2000]]
-    with pytest.raises(TableError, match="--mpp"):
+    with pytest.raises(OutputError, match="--mpp"):
         read_detections(tmp_path / "s.json")
 
 

@@ -121,9 +121,9 @@ def test_the_hotspot_is_a_shape_and_no_figure(name: str, tmp_path: Path) -> None
     again = read_detections(tmp_path / "out", mpp=0.25)
     assert points_by_slide(again) == points_by_slide(read_without(detections, name, tmp_path / "plain"))
     assert not again.warnings
-    done = convert_detections([tmp_path / "out"], tmp_path / "out.csv", mpp=0.25)
-    assert len(done.detections.table) == len(detections.table)
-    assert not done.warnings
+    found, _ = convert_detections([tmp_path / "out"], tmp_path / "out.csv", mpp=0.25)
+    assert len(found.table) == len(detections.table)
+    assert not found.warnings
 
 
 def read_without(detections: DetectionSet, name: str, folder: Path) -> DetectionSet:
@@ -290,15 +290,15 @@ def test_conversion_joins_thresholds_and_uses_the_manifest(tmp_path: Path) -> No
     (tmp_path / "a.csv").write_text("x,y,probability\n10,20,0.9\n30,40,0.1\n")
     (tmp_path / "b.geojson").write_text('{"type":"FeatureCollection","features":[]}')
     (tmp_path / "m.csv").write_text("case,he,mpp,width,height\n1,slides/a.svs,0.5,900,800\nb,,0.25,,\n")
-    done = convert_detections(
+    found, files = convert_detections(
         [tmp_path / "a.csv", tmp_path / "b.geojson"],
         tmp_path / "c.json",
         "coco",
         manifest=tmp_path / "m.csv",
         threshold=0.9,
     )
-    assert done.files == (tmp_path / "c.json",)
-    assert done.detections.slides == ("a", "b")
+    assert files == [tmp_path / "c.json"]
+    assert found.slides == ("a", "b")
     text = (tmp_path / "c.json").read_text()
     assert '"bbox":[-2.5,7.5,25.0,25.0]' in text
     assert '"file_name":"a","width":900,"height":800' in text
@@ -313,10 +313,10 @@ def test_conversion_suppresses_neighbours_of_one_slide_and_label(tmp_path: Path)
     )
     (tmp_path / "m.csv").write_text("case,mpp\ntupac-aux/05/01,0.25\ntupac-aux/06/01,2\n")
     for resolution in ({"mpp": 0.25}, {"manifest": tmp_path / "m.csv"}):
-        done = convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=5, **resolution)
-        assert done.detections.slides == ("05/01.tif", "06/01.tif", "empty")
-        assert done.detections.table["probability"].tolist() == [0.9, 0.4, 0.1, 0.2]  # 20 px are 5 um
-        assert read_detections(tmp_path / "o.csv").slides == done.detections.slides
+        found, _ = convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=5, **resolution)
+        assert found.slides == ("05/01.tif", "06/01.tif", "empty")
+        assert found.table["probability"].tolist() == [0.9, 0.4, 0.1, 0.2]  # 20 px are 5 um
+        assert read_detections(tmp_path / "o.csv").slides == found.slides
     with pytest.raises(OutputError, match=r"slide 05/01.tif is not known, and suppression.*--mpp"):
         convert_detections([tmp_path / "d.csv"], tmp_path / "o.csv", suppress_um=5)
     with pytest.raises(UsageError, match="--suppress-um is 0"):

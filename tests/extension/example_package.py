@@ -23,7 +23,7 @@ import pandas as pd
 from torch import nn
 
 from metaphase.base.arrays import Box
-from metaphase.detections.formats.contract import Format, ReadContext, WriteContext
+from metaphase.detections.formats.contract import Context, Format
 from metaphase.detections.table import DetectionSet, detection_set
 from metaphase.networks.cards import NetworkSpec
 from metaphase.slides.contract import Level, Resolution, Slide, SlideBackend, SlideInfo
@@ -43,19 +43,19 @@ class NpySlide(Slide):
         return np.array(self._pixels[box.y : box.bottom, box.x : box.right])
 
 
-def read_lines(path: Path, context: ReadContext) -> DetectionSet:
+def read_lines(path: Path, context: Context) -> DetectionSet:
     """One detection a line."""
     found = pd.DataFrame([json.loads(line) for line in path.read_text().splitlines()])
     return detection_set(found.assign(slide=context.slide), (context.slide,), path)
 
 
-def write_lines(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write_lines(detections: DetectionSet, path: Path, context: Context) -> None:
     """The same."""
     rows = detections.table[["x", "y", "probability", "label"]].to_dict("records")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def read_imagescope(path: Path, context: ReadContext) -> DetectionSet:
+def read_imagescope(path: Path, context: Context) -> DetectionSet:
     """Every vertex of every region, as Aperio's ImageScope writes points."""
     corners = ET.parse(path).getroot().iterfind("Annotation/Regions/Region/Vertices/Vertex")
     rows = [
@@ -65,7 +65,7 @@ def read_imagescope(path: Path, context: ReadContext) -> DetectionSet:
     return detection_set(pd.DataFrame(rows, columns=["slide", "x", "y"]), (context.slide,), path)
 
 
-def write_imagescope(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write_imagescope(detections: DetectionSet, path: Path, context: Context) -> None:
     """A region for each point."""
     root = ET.Element("Annotations")
     regions = ET.SubElement(ET.SubElement(root, "Annotation"), "Regions")
@@ -86,8 +86,8 @@ def build(spec: NetworkSpec) -> nn.Module:
 
 
 NPY = SlideBackend(lambda path: path.suffix == ".npy", NpySlide)
-LINES = Format("lines", (".jsonl",), lambda _: False, read_lines, write_lines, one_slide=True)
+LINES = Format("lines", (".jsonl",), read_lines, write_lines, one_slide=True)
 IMAGESCOPE = Format(
-    "imagescope", (".xml",), lambda _: False, read_imagescope, write_imagescope, one_slide=True,
+    "imagescope", (".xml",), read_imagescope, write_imagescope, one_slide=True,
     title="ImageScope XML", recognises=lambda path: "<Annotations" in path.read_text(),
 )  # fmt: skip

@@ -381,7 +381,7 @@ class SlideResult:
                 overwrite=True,
             )
             for box in Box(0, 0, read.width, read.height).tiles(ZARR_PX):
-                array[box.y : box.bottom, box.x : box.right] = read.read_level(0, box)[..., 0]
+                array[box.slices] = read.read_level(0, box)[..., 0]
         return array
 
     @cached_property

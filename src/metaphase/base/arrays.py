@@ -40,6 +40,11 @@ class Box:
         """Pixels inside; 0 for an empty box."""
         return max(0, self.width) * max(0, self.height)
 
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """Its rows and columns, as an index of an array of pixels."""
+        return slice(self.y, self.bottom), slice(self.x, self.right)
+
     def grown(self, margin: int) -> Box:
         """The box with `margin` more pixels on each side."""
         return Box(self.x - margin, self.y - margin, self.width + 2 * margin, self.height + 2 * margin)

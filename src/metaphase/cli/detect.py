@@ -231,7 +231,7 @@ def convert(
     """
     from metaphase.detections.files import convert_detections
 
-    done = convert_detections(
+    detections, written = convert_detections(
         inputs,
         output,
         to,
@@ -241,10 +241,10 @@ def convert(
         suppress_um=suppress_um,
         slide=slide,
     )
-    console.warn(*done.warnings)
-    points, slides = len(done.detections.table), len(done.detections.slides)
-    warnings = [warning.to_dict() for warning in done.warnings]
-    files = [str(file) for file in done.files]
+    console.warn(*detections.warnings)
+    points, slides = len(detections.table), len(detections.slides)
+    warnings = [warning.to_dict() for warning in detections.warnings]
+    files = [str(file) for file in written]
     where = files[0] if len(files) == 1 else f"{len(files)} files in {output}"
     plain = {"points": points, "slides": slides, "files": files, "warnings": warnings}
     console.answer(as_json, plain, f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")

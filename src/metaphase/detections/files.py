@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from metaphase.base.errors import OutputError, ResultWarnings, UsageError
+from metaphase.base.errors import OutputError, UsageError, require
 from metaphase.base.foreign import check_plain, parsing, plugins, read_json, readable_name
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, natural, read_manifest, rows_by_name
@@ -18,10 +16,9 @@ from metaphase.detections.formats.asap import ASAP
 from metaphase.detections.formats.coco import COCO
 from metaphase.detections.formats.contract import (
     Circle,
+    Context,
     Format,
-    ReadContext,
     Resolution,
-    WriteContext,
     by_class,
     load_json,
     other_archive,
@@ -47,30 +44,18 @@ from metaphase.slides.backends import check_flag
 
 # ---- all formats in one table ----
 
-FORMATS: tuple[Format, ...] = (
-    PARQUET,
-    CSV,
-    GEOJSON,
-    ASAP,
-    GRAND_CHALLENGE,
-    COCO,
-    SLIDERUNNER,
-    TIATOOLBOX,
-    DICOM,
-)
-
-
+FORMATS = (PARQUET, CSV, GEOJSON, ASAP, GRAND_CHALLENGE, COCO, SLIDERUNNER, TIATOOLBOX, DICOM)
 OWN = frozenset(known.name for known in FORMATS)
 """A file that is written without a word about its format is of one of these, whatever is installed."""
 
 
 def known_formats() -> dict[str, Format]:
     """All by name: ours, and those that other packages add."""
-    found: dict[str, Format] = {}
+    formats: dict[str, Format] = {}
     for known in (*FORMATS, *plugins("metaphase.formats").values()):
-        taken = any(known.suffixes[0] in other.suffixes for other in found.values())
-        found.setdefault(known.name, replace(known, shares_ending=taken))
-    return found
+        shared = any(known.suffixes[0] in other.suffixes for other in formats.values())
+        formats.setdefault(known.name, replace(known, shares_ending=shared))
+    return formats
 
 
 def format_titles() -> str:
@@ -92,18 +77,21 @@ def read_detections(
     """
     path = Path(path)
     if path.is_dir():
-        results = {one / name: one.name for one in result_folders(path) for name in (CANDIDATES, DETECTIONS)}
-        files = detection_files(path, every=every)
-        return joined([read_detections(file, mpp=mpp, slide=results.get(file)) for file in files], path)
+        results = result_folders(path)
+        parts = [
+            read_detections(file, mpp=mpp, slide=file.parent.name if file.parent in results else None)
+            for file in detection_files(path, every=every)
+        ]
+        return joined(parts, path)
     if not path.exists():
         raise TableError("no such file or folder", path=path, next_step="check the path")
     check_plain(path, TableError)
     stem = readable_name(path.name[: len(path.name) - len(_ending(path))])
     chosen = format_of(path)
-    advice = f"check that it is a complete file of the format {chosen.name}, or export it again"
+    advice = chosen.needs or f"check that it is a complete file of the format {chosen.name}"
     with parsing(path, "its content cannot be understood", next_step=advice, error=TableError):
-        found = chosen.read(path, ReadContext(slide or slide_of_stem(stem), mpp))
-    return replace(found, slides=(slide,)) if slide and not found.slides else found
+        detections = chosen.read(path, Context(slide or slide_of_stem(stem), mpp))
+    return replace(detections, slides=(slide,)) if slide and not detections.slides else detections
 
 
 def result_folders(path: str | Path) -> list[Path]:
@@ -111,8 +99,9 @@ def result_folders(path: str | Path) -> list[Path]:
     path = Path(path)
     if (path / SUMMARY).is_file():
         return [path]
-    inside = (one.parent for one in path.glob(f"*/{SUMMARY}"))
-    return sorted(inside, key=lambda folder: natural(folder.name))
+    return sorted(
+        (file.parent for file in path.glob(f"*/{SUMMARY}")), key=lambda folder: natural(folder.name)
+    )
 
 
 def detection_files(path: Path, *, every: bool = False) -> list[Path]:
@@ -122,9 +111,8 @@ def detection_files(path: Path, *, every: bool = False) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    name = CANDIDATES if every else DETECTIONS
-    tables = [table for one in result_folders(path) if (table := one / name).is_file()]
-    if tables:
+    tables = [folder / (CANDIDATES if every else DETECTIONS) for folder in result_folders(path)]
+    if tables := [table for table in tables if table.is_file()]:
         return tables
     endings = {ending for known in known_formats().values() for ending in known.endings}
     files = sorted(
@@ -145,7 +133,7 @@ def format_of(path: Path) -> Format:
     candidates = [known for known in formats if ending in known.endings]
     if ending == ".json":
         content = load_json(path)
-        candidates = [known for known in formats if known.holds(content)]
+        candidates = [known for known in formats if known.holds and known.holds(content)]
     elif len(candidates) > 1:  # those that know their files come first
         silent = [known for known in candidates if known.recognises is None]
         candidates = [known for known in candidates if known.recognises and known.recognises(path)] + silent
@@ -174,7 +162,7 @@ def joined(parts: Sequence[DetectionSet], source: str | Path) -> DetectionSet:
             seen[slide] = part.source
     filled = [part.table for part in parts if len(part.table)]
     table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=list(COLUMNS))
-    warnings = tuple(one for part in parts for one in part.warnings)
+    warnings = tuple(warning for part in parts for warning in part.warnings)
     return DetectionSet(table, tuple(seen), str(source), warnings)
 
 
@@ -201,7 +189,7 @@ def write_detections(
     """
     path = Path(path)
     chosen = format_for(path, format)
-    context = WriteContext(mpp, sizes or {}, sources or {}, hotspots or {})
+    context = Context("", mpp, sizes or {}, sources or {}, hotspots or {})
     covered = tuple(dict.fromkeys((*detections.slides, *detections.table["slide"])))
     detections = replace(detections, slides=covered)
     detections = detections if chosen.all_columns else by_class(detections)
@@ -215,14 +203,13 @@ def write_detections(
         chosen.write(detections, path, context)
         return [path]
     _refuse_alike(detections.slides, path)
-    table, written = detections.table, []
+    table, files = detections.table, []
     parts = dict(iter(table.groupby("slide", sort=False)))
     for slide in detections.slides:
         part = parts.get(slide, table.iloc[:0]).reset_index(drop=True)
-        target = path / (file_stem(slide) + chosen.suffixes[0])
-        chosen.write(DetectionSet(part, (slide,), detections.source), target, context)
-        written.append(target)
-    return written
+        files.append(path / (file_stem(slide) + chosen.suffixes[0]))
+        chosen.write(DetectionSet(part, (slide,), detections.source), files[-1], context)
+    return files
 
 
 def _refuse_alike(slides: Sequence[str], path: Path) -> None:
@@ -268,16 +255,6 @@ def format_for(path: Path, name: str | None = None) -> Format:
 # ---- from any format to any other ----
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """What `convert` wrote."""
-
-    detections: DetectionSet
-    files: tuple[Path, ...]
-    warnings: ResultWarnings = ()
-    """What the inputs hold and the output does not."""
-
-
 def convert_detections(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -288,8 +265,8 @@ def convert_detections(
     threshold: float | None = None,
     suppress_um: float | None = None,
     slide: str | Path | None = None,
-) -> Conversion:
-    """Read files and folders of any format and write all their slides to `output`.
+) -> tuple[DetectionSet, list[Path]]:
+    """Read files and folders of any format and write all their slides to `output`; what and where.
 
     `mpp` holds for all slides; else the manifest's columns mpp, width and height are used, for slides named
     by case, by file, or by the end of either. Points below `threshold` are left out, and of points of one
@@ -298,74 +275,65 @@ def convert_detections(
     """
     if mpp is not None:
         check_flag(mpp, None)
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UsageError(f"the threshold is {threshold}", next_step="give a probability from 0 to 1")
-    if suppress_um is not None and not 0 < suppress_um < math.inf:
-        raise UsageError(
-            f"--suppress-um is {suppress_um}", next_step="give a distance in micrometres, as 7.5"
-        )
+    require(threshold is None or 0 <= threshold <= 1, "the threshold", threshold, "from 0 to 1")
+    far = suppress_um is None or 0 < suppress_um < math.inf
+    require(far, "--suppress-um", suppress_um, "of micrometres above 0, as 7.5")
     format_for(Path(output), format)
-    known = _known_slides(inputs, manifest)
-    resolution, sources = known.mpp if mpp is None else mpp, known.sources
-    found = joined([read_detections(path, mpp=resolution) for path in inputs], output)
+    context = _known_slides(inputs, manifest)
+    if mpp is not None:
+        context = replace(context, mpp=mpp)
+    detections = joined([read_detections(path, mpp=context.mpp) for path in inputs], output)
     if threshold is not None:
-        found = found.at_least(threshold)
+        detections = detections.at_least(threshold)
     if suppress_um is not None:
-        found = _suppressed(found, suppress_um, WriteContext(resolution), Path(output))
+        detections = _suppressed(detections, suppress_um, context, Path(output))
+    sources = context.sources
     if slide is not None:
-        if len(found.slides) != 1:
+        if len(detections.slides) != 1:
             raise UsageError(
-                f"one slide is given for the detections of {len(found.slides)}",
+                f"one slide is given for the detections of {len(detections.slides)}",
                 path=slide,
                 next_step="name the slides' files in the column he of a manifest",
             )
-        sources = {found.slides[0]: Path(slide)}
-    files = write_detections(found, output, format, mpp=resolution, sizes=known.sizes, sources=sources)
-    return Conversion(found, tuple(files), found.warnings)
+        sources = {detections.slides[0]: Path(slide)}
+    files = write_detections(
+        detections, output, format, mpp=context.mpp, sizes=context.sizes, sources=sources
+    )
+    return detections, files
 
 
-def _known_slides(inputs: Sequence[str | Path], manifest: str | Path | None) -> WriteContext:
+def _known_slides(inputs: Sequence[str | Path], manifest: str | Path | None) -> Context:
     """What a manifest says of slides, by each name that means one, else results of `metaphase detect`."""
-    resolutions: dict[str, float] = {}
-    sizes: dict[str, tuple[int, int]] = {}
-    sources: dict[str, Path] = {}
-
-    def keep(name: str, numbers: Sequence[float], file: str) -> None:
-        mpp, width, height = numbers
-        if mpp > 0:
-            resolutions.setdefault(name, mpp)
-        if width > 0 and height > 0:
-            sizes.setdefault(name, (int(width), int(height)))
-        if file:
-            sources.setdefault(name, Path(file))
-
+    facts: list[tuple[str, float, float, float, str]] = []  # name, mpp, width, height, file
     if manifest is not None:
         table = read_manifest(manifest)
         numbers = table.reindex(columns=["mpp", "width", "height"]).astype(float).fillna(0).to_numpy()
-        for name, rows in rows_by_name(table).items():
-            if len(rows) == 1:
-                keep(name, numbers[rows[0]].tolist(), table["he"].iloc[rows[0]])
-    again = "run metaphase detect again"
+        files = table["he"].tolist()
+        names = rows_by_name(table).items()
+        facts = [(name, *numbers[rows[0]].tolist(), files[rows[0]]) for name, rows in names if len(rows) == 1]
+    what, again = "is not a summary", "run metaphase detect again"
     for file in (folder / SUMMARY for path in inputs for folder in result_folders(path)):
-        summary = read_json(file, "is not a summary", next_step=again)
-        with parsing(file, "is not a summary", next_step=again):
-            stated = [float(summary[name]) for name in ("mpp", "width", "height")]
-            keep(str(summary["name"]), stated, summary["slide"])
-    return WriteContext(resolutions, sizes, sources)
+        summary = read_json(file, what, next_step=again)
+        with parsing(file, what, next_step=again):
+            mpp, width, height = (float(summary[name]) for name in ("mpp", "width", "height"))
+            facts.append((str(summary["name"]), mpp, width, height, summary["slide"]))
+    facts.reverse()  # what is stated first counts
+    return Context(
+        mpp={name: mpp for name, mpp, *_ in facts if mpp > 0},
+        sizes={name: (int(w), int(h)) for name, _, w, h, _ in facts if min(w, h) > 0},
+        sources={name: Path(file) for name, *_, file in facts if file},
+    )
 
 
-def _suppressed(
-    detections: DetectionSet, distance_um: float, context: WriteContext, output: Path
-) -> DetectionSet:
+def _suppressed(detections: DetectionSet, distance_um: float, context: Context, output: Path) -> DetectionSet:
     """The points without those that have a more probable one of their label nearer than `distance_um`."""
     table = detections.table
-    kept = np.zeros(len(table), bool)
-    slides = table["slide"].to_numpy()
-    for rows in table.groupby(["slide", "label"], sort=False).indices.values():
-        mpp = context.mpp_of(slides[rows[0]], output, "suppression within a distance")
-        x, y, probability = (table[name].to_numpy()[rows] for name in ("x", "y", "probability"))
-        kept[rows[suppress(x * mpp, y * mpp, probability, distance_um)]] = True
-    left = detections.with_table(table[kept])
+    kept: list[int] = []
+    for (slide, _), points in table.groupby(["slide", "label"], sort=False):
+        mpp = context.mpp_of(str(slide), output, "suppression within a distance")
+        x, y, probability = (points[name].to_numpy() for name in ("x", "y", "probability"))
+        kept.extend(points.index[suppress(x * mpp, y * mpp, probability, distance_um)])
+    left = detections.with_table(table.loc[sorted(kept)])
     for point in left.table.attrs.get(OPERATING_POINTS, {}).values():
         if isinstance(point, dict) and "suppress_um" in point:
             point["suppress_um"] = max(point["suppress_um"], distance_um)

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from metaphase.base.arrays import RGB, Box, Floats32
 from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError
-from metaphase.images.stain.deconvolution import channel_mean, optical_density, rgb_uint8, stained_density
+from metaphase.images.stain.deconvolution import channel_mean, optical_density, stained_density
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.slides.backends import CHECK_MPP
 from metaphase.slides.contract import KINDS, UNDECODABLE, WORKING_MPP, Flaw, Slide
@@ -74,12 +73,12 @@ class StainGuess:
 UNKNOWN = StainGuess("unknown", 0.0)
 
 
-def guess_stain(image: npt.NDArray[Any]) -> StainGuess:
+def guess_stain(image: RGB) -> StainGuess:
     """Guess the stain of a thumbnail, a field, or a stack of fields (..., h, w, 3).
 
     Glass, grey, one-colour and otherwise implausible images are "unknown".
     """
-    pixels = rgb_uint8(image).reshape(-1, 3)
+    pixels = image.reshape(-1, 3)
     if len(pixels) > MAX_PIXELS:  # spread evenly, without a stride that could lock onto columns
         pixels = pixels[np.random.default_rng(0).integers(0, len(pixels), MAX_PIXELS)]
     density = optical_density(pixels)
@@ -177,7 +176,7 @@ def _layout_warnings(slide: Slide, sample: RGB) -> Iterator[ResultWarning]:
     plain = np.zeros(sample.shape[:2], bool)
     for kind, box in odd_parts(sample):
         if kind == "plain area":
-            plain[box.y : box.bottom, box.x : box.right] = True
+            plain[box.slices] = True
     if plain.mean() > PLAIN_SHARE:
         text = f"{plain.mean():.0%} of the image are one plain colour that is not glass"
         advice = "look at the slide; if tissue should be there, copy or export it again"

@@ -51,15 +51,14 @@ class ArraySlide(Slide):
 
     def _decode(self, level: int, box: Box) -> RGB:  # noqa: ARG002 -- there is one level
         if self._sides is None:
-            return self._rgb(self._pixels[box.y : box.bottom, box.x : box.right])
+            return self._rgb(self._pixels[box.slices])
         out, (high, wide) = np.empty((box.height, box.width, 3), np.uint8), self._sides
         for row in range(box.y // high, -(-box.bottom // high)):
             for column in range(box.x // wide, -(-box.right // wide)):
                 block = Box(column * wide, row * high, wide, high)
                 part = box.intersection(block)
-                to, of = part.moved(-box.x, -box.y), part.moved(-block.x, -block.y)
-                pixels = self._block(row, column)
-                out[to.y : to.bottom, to.x : to.right] = pixels[of.y : of.bottom, of.x : of.right]
+                pixels = self._block(row, column)[part.moved(-block.x, -block.y).slices]
+                out[part.moved(-box.x, -box.y).slices] = pixels
         return out
 
     def close(self) -> None:
@@ -71,7 +70,7 @@ class ArraySlide(Slide):
         high, wide = self._sides or (0, 0)
         box = Box(column * wide, row * high, wide, high)
         with self.decoding(0, box, SlideError):
-            pixels = np.asarray(self._pixels[box.y : box.bottom, box.x : box.right])
+            pixels = np.asarray(self._pixels[box.slices])
         if pixels.dtype.kind == "f":
             self._refuse_range(pixels)
         return self._rgb(pixels)

@@ -144,8 +144,7 @@ class Slide(ABC):
             return self._sound(level, box)
         out = blank(box)
         if inside.area:
-            part = inside.moved(-box.x, -box.y)
-            out[part.y : part.bottom, part.x : part.right] = self._sound(level, inside)
+            out[inside.moved(-box.x, -box.y).slices] = self._sound(level, inside)
         return out
 
     def _sound(self, level: int, box: Box) -> RGB:

@@ -17,7 +17,7 @@ import numpy as np
 
 from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import SlideError
-from metaphase.base.foreign import RAISE_LIMITS, files_in, is_file, library, raised
+from metaphase.base.foreign import RAISE_LIMITS, files_in, is_file, is_folder, library, raised
 from metaphase.base.remote import RemotePath
 from metaphase.slides.backends import OpenSlideSlide, slide_info
 from metaphase.slides.contract import (
@@ -56,6 +56,11 @@ def is_dicom(path: Path) -> bool:
 def dicom_files(folder: Path) -> list[Path]:
     """The DICOM files of a folder."""
     return [path for path in files_in(folder, "*") if is_dicom(path)]
+
+
+def is_dicom_slide(path: Path) -> bool:
+    """Whether a file is DICOM, or a folder holds DICOM files."""
+    return bool(dicom_files(path)) if is_folder(path) else is_dicom(path)
 
 
 def open_dicom(path: Path, mpp: float | None, *, openslide: bool = True) -> Slide:

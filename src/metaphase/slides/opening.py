@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import openslide
 from PIL import Image, UnidentifiedImageError
@@ -38,21 +38,13 @@ from metaphase.slides.backends import (
 )
 from metaphase.slides.contract import Slide, SlideBackend, closed_on_failure, damage
 from metaphase.slides.damage import check_jpeg, check_png
-from metaphase.slides.dicom import dicom_files, is_dicom, open_dicom
+from metaphase.slides.dicom import dicom_files, is_dicom, is_dicom_slide, open_dicom
 from metaphase.slides.further import FURTHER
-from metaphase.slides.tiff import (
-    DECODABLE,
-    TiffSlide,
-    not_bright_field,
-    open_layout,
-)
+from metaphase.slides.tiff import DECODABLE, TiffSlide, not_bright_field, open_layout
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 _log = logging.getLogger(__name__)
-Backend = Literal["auto", "openslide", "tiff", "image", "dicom"] | str
-"""How a file is read; the further ones and those of other packages have names of their own."""
-
-FAST_VENDORS = frozenset({None, "aperio", "generic-tiff"})
+FAST_VENDORS = (None, "aperio", "generic-tiff")
 """OpenSlide's names of the TIFF layouts that the fast path reads; the others have traps of their own."""
 OPENSLIDE_ONLY = ("ndpi", "philips", "scn", "bif")
 """tifffile's names of TIFF layouts with such traps (Hamamatsu, Philips, Leica, Ventana)."""
@@ -60,7 +52,7 @@ LOCALLY = "copy it here, or mount the storage: by URL only tiled TIFF and SVS ar
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
-def open_slide(path: Any, *, mpp: float | None = None, backend: Backend = "auto") -> Slide:
+def open_slide(path: Any, *, mpp: float | None = None, backend: str = "auto") -> Slide:
     """Open a whole-slide image, a plain image, or pixels that you have; close it when done.
 
     Parameters:
@@ -88,36 +80,48 @@ def open_slide(path: Any, *, mpp: float | None = None, backend: Backend = "auto"
         return ArraySlide(path, mpp)
     path = location(path)
     if isinstance(path, RemotePath):
-        return _open_remote(path, mpp, backend)
-    if backend in ("auto", "dicom") and (is_dicom(path) or (is_folder(path) and dicom_files(path))):
-        return open_dicom(path, mpp, openslide=backend == "auto")
-    other = _further(path, backend)
-    if other is not None and (is_folder(path) or backend != "auto"):
-        return other.open(path, mpp)
-    if not check_plain(path, SlideError):
+        if backend not in ("auto", "tiff"):
+            raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=LOCALLY)
+        if not _is_tiff(path):
+            raise SlideError("is not a TIFF", path=path, next_step=LOCALLY)
+        return _open_tiff(path, mpp)
+    backends = _backends()
+    if backend != "auto" and backend not in backends:
+        known = ", ".join(("auto", *backends))
+        raise UsageError(f"there is no backend {backend!r}", next_step=f"choose one of {known}")
+    chosen = [backends[backend]] if backend != "auto" else _backends_for(path)
+    if (not is_folder(path) or not chosen) and not check_plain(path, SlideError):
         raise SlideError("the file is empty (0 bytes)", path=path, next_step="copy it again")
-    is_tiff = _is_tiff(path)
+    for candidate in chosen[:-1]:
+        with suppress(SlideError):  # what OpenSlide refuses, another may read
+            return candidate.open(path, mpp)
+    return chosen[-1].open(path, mpp)
+
+
+def _backends() -> dict[str, SlideBackend]:
+    """Who reads slides, by name, in the order in which they are asked; TIFF and plain images come last."""
+    return {
+        "dicom": SlideBackend(is_dicom_slide, partial(open_dicom, openslide=False)),
+        "openslide": SlideBackend(_is_for_openslide, OpenSlideSlide),
+        **plugins("metaphase.slides"),
+        **FURTHER,
+        "tiff": SlideBackend(_is_tiff, _open_tiff),
+        "image": SlideBackend(is_file, _open_image),
+    }
+
+
+def _backends_for(path: Path) -> list[SlideBackend]:
+    """The backends that know a file or folder; TIFF and plain images only where no other does."""
     with damage(path):
-        vendor = openslide.OpenSlide.detect_format(path)
-    if backend == "openslide" or (backend == "auto" and vendor not in FAST_VENDORS):
-        try:
-            return OpenSlideSlide(path, mpp)
-        except SlideError:
-            if other is None:
-                raise
-    if other is not None:
-        return other.open(path, mpp)
-    if backend == "tiff" or (backend == "auto" and is_tiff):
-        return _open_tiff(path, mpp, vendor, may_fall_back=backend == "auto")
-    return _open_image(path, mpp)
+        if is_dicom_slide(path):
+            return [SlideBackend(is_dicom_slide, open_dicom)]
+        backends = list(_backends().values())
+        special = [known for known in backends[:-2] if known.knows(path)]
+        return special or [known for known in backends[-2:] if is_file(path) and known.knows(path)][:1]
 
 
-def _open_remote(path: Path, mpp: float | None, backend: Backend) -> Slide:
-    if backend not in ("auto", "tiff"):
-        raise SlideError(f"the backend {backend} needs a file on a disk", path=path, next_step=LOCALLY)
-    if not _is_tiff(path):
-        raise SlideError("is not a TIFF", path=path, next_step=LOCALLY)
-    return _open_tiff(path, mpp)
+def _is_for_openslide(path: Path) -> bool:
+    return is_file(path) and openslide.OpenSlide.detect_format(path) not in FAST_VENDORS
 
 
 def _is_tiff(path: Path) -> bool:
@@ -126,54 +130,18 @@ def _is_tiff(path: Path) -> bool:
         return file.read(4) in _TIFF_MAGIC
 
 
-def _further(path: Path, backend: Backend) -> SlideBackend | None:
-    """The backend asked for by name, or the first of the further ones that knows the path."""
-    known: dict[str, SlideBackend] = {**plugins("metaphase.slides"), **FURTHER}
-    if backend in ("openslide", "tiff", "image"):
-        return None
-    if backend != "auto" and backend not in known:
-        names = ("auto", "openslide", "tiff", "image", "dicom", *known)
-        raise UsageError(f"there is no backend {backend!r}", next_step=f"choose one of {', '.join(names)}")
-    candidates = known.values() if backend == "auto" else [known[backend]]
-    with damage(path):
-        return next((one for one in candidates if backend != "auto" or one.knows(path)), None)
-
-
 WHOLE_SLIDES = frozenset(
-    {
-        ".svs",
-        ".tif",
-        ".tiff",
-        ".btf",
-        ".ndpi",
-        ".mrxs",
-        ".scn",
-        ".vms",
-        ".vmu",
-        ".bif",
-        ".svslide",
-    }
+    [".svs", ".tif", ".tiff", ".btf", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide"]
 )
 """Endings of whole-slide images that need no library of their own."""
-SUFFIXES = WHOLE_SLIDES | {
-    ".czi",
-    ".dcm",
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".bmp",
-    ".gif",
-    ".webp",
-    ".ppm",
-    ".jp2",
-}
+SUFFIXES = WHOLE_SLIDES | {".czi", ".dcm", ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".jp2"}
 """Endings of slides and plain images."""
 
 
 def is_called_slide(path: Path) -> bool:
     """Whether a file is a slide by its name, be it damaged, or a folder is one by what it holds."""
     return is_slide_there(path) and (
-        is_folder(path) or path.suffix.lower() in SUFFIXES or _further(path, "auto") is not None
+        is_folder(path) or path.suffix.lower() in SUFFIXES or _is_of_other_backend(path)
     )
 
 
@@ -181,7 +149,14 @@ def is_slide_there(path: Path) -> bool:
     """Whether there is a file of this name, or a folder that is a slide."""
     if not is_folder(path):
         return is_file(path)
-    return bool(dicom_files(path)) or _further(path, "auto") is not None
+    return is_dicom_slide(path) or _is_of_other_backend(path)
+
+
+def _is_of_other_backend(path: Path) -> bool:
+    """Whether one of the backends that need an extra, or come from other packages, knows a file or folder."""
+    with damage(path):
+        further = [*plugins("metaphase.slides").values(), *FURTHER.values()]
+        return any(known.knows(path) for known in further)
 
 
 @dataclass(frozen=True)
@@ -220,16 +195,16 @@ def sources_with(paths: Iterable[Path], mpp: float | None) -> list[SlideSource]:
     """Slides with their own resolution, or with `mpp` where they state none; those that differ are named."""
     if mpp is not None:
         check_flag(mpp, None)
-    found, others = [], {}
+    sources, others = [], []
     for path in paths:
         own = SlideSource(path).effective_mpp if mpp is not None else None
-        found.append(SlideSource(path, mpp if own is None else None))
+        sources.append(SlideSource(path, mpp if own is None else None))
         if mpp is not None and own is not None and abs(own / mpp - 1) > SQUARE_TOLERANCE:
-            others[f"{path.name} ({own:.4g})"] = own
+            others.append(f"{path.name} ({own:.4g})")
     if others:
         advice = "to override them, give their um/px in the column mpp of a manifest"
         _log.warning("--mpp %g is for slides that state none; %s keep theirs: %s", mpp, named(others), advice)
-    return found
+    return sources
 
 
 def source_of(slide: Slide, folder: Path | None = None, mpp: float | None = None) -> SlideSource:
@@ -292,22 +267,22 @@ def _stated_mpp(path: Path, _size: int, _changed_ns: int, _tag: str) -> float | 
         return None  # whoever works on the slide says what is wrong with it
 
 
-def _open_tiff(
-    path: Path, mpp: float | None, vendor: str | None = None, *, may_fall_back: bool = False
-) -> Slide:
-    """A TIFF, of the `vendor` that OpenSlide knows it by; of one by its URL, only what is read is fetched."""
+def _open_tiff(path: Path, mpp: float | None) -> Slide:
+    """A TIFF; of one by its URL, only what is read is fetched."""
+    by_url = isinstance(path, RemotePath)
+    vendor = None if by_url else openslide.OpenSlide.detect_format(path)
     layout = open_layout(path)
     with closed_on_failure(layout.file):
-        full, by_url = layout.pages[0], isinstance(path, RemotePath)
-        if may_fall_back and vendor and full.compression not in DECODABLE:
-            layout.file.close()
-            return OpenSlideSlide(path, mpp)
+        full = layout.pages[0]
         problem = not_bright_field(full)
+        if full.compression not in DECODABLE:
+            if vendor:
+                layout.file.close()
+                return OpenSlideSlide(path, mpp)
+            who = "decoded by OpenSlide only" if by_url else "not supported"
+            problem = problem or f"compression {full.compression!r} is {who}"
         if by_url and (others := [name for name in OPENSLIDE_ONLY if getattr(full, f"is_{name}")]):
             problem = f"is of a kind ({others[0]}) that only OpenSlide reads"
-        elif problem is None and full.compression not in DECODABLE:
-            who = "decoded by OpenSlide only" if by_url else "not supported"
-            problem = f"compression {full.compression!r} is {who}"
         if problem:
             advice = LOCALLY if by_url else "export it as tiled 8-bit RGB TIFF"
             raise SlideError(problem, path=path, next_step=advice)
@@ -318,14 +293,10 @@ def _open_tiff(
             with suppress(openslide.OpenSlideError), openslide.OpenSlide(path) as handle:
                 properties = dict(handle.properties)  # the fast path may know more codecs than OpenSlide
         own, tags = openslide_mpp(properties), layout.mpp
+        sizes = [(page.imagewidth, page.imagelength) for page in layout.pages]
+        more = {"vendor": vendor or "tiff", "objective_power": objective_power(properties)}
         info = slide_info(
-            path,
-            "tiff",
-            [(page.imagewidth, page.imagelength) for page in layout.pages],
-            own or tags if vendor == "aperio" else tags or own,
-            mpp,
-            vendor=vendor or "tiff",
-            objective_power=objective_power(properties),
+            path, "tiff", sizes, own or tags if vendor == "aperio" else tags or own, mpp, **more
         )
         if layout.images > 1:
             text = f"holds {layout.images} images of one size, and the first is read"

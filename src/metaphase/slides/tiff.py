@@ -270,11 +270,8 @@ class TiffSlide(Slide):
         for index in indices:
             position = self._levels[level].position(index)
             part = position.intersection(box)
-            target, source = part.moved(-box.x, -box.y), part.moved(-position.x, -position.y)
-            pixels = self._chunk(level, index)
-            out[target.y : target.bottom, target.x : target.right] = pixels[
-                source.y : source.bottom, source.x : source.right
-            ]
+            pixels = self._chunk(level, index)[part.moved(-position.x, -position.y).slices]
+            out[part.moved(-box.x, -box.y).slices] = pixels
 
     def _chunk(self, level: int, index: int) -> RGB:
         chunks = self._levels[level]

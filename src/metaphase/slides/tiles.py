@@ -151,7 +151,7 @@ def read_tile(slide: Slide, tile: Tile, x: float, y: float, mpp: float) -> RGB:
     near = tile.core.grown(OVERLAP_PX).intersection(outer).moved(-outer.x, -outer.y)
     seen = near.intersection(Box(left, top, right - left, bottom - top))
     odd: dict[tuple[Any, ...], Flaw] = {}
-    for kind, box in odd_parts(pixels[seen.y : seen.bottom, seen.x : seen.right]):
+    for kind, box in odd_parts(pixels[seen.slices]):
         corner = (x + (seen.x + box.x) * scale, y + (seen.y + box.y) * scale)
         sides = (box.width * scale, box.height * scale)
         flaw = Flaw(kind, Box(*(round(edge) for edge in (*corner, *sides))))

@@ -6,7 +6,7 @@ from metaphase.base.errors import UsageError
 from metaphase.images.stain.augmentation import AugmentationConfig
 from metaphase.images.stain.deconvolution import HED, stain_pictures
 from metaphase.images.stain.gallery import gallery
-from metaphase.images.stain.standardisation import view, write_picture, write_stain_pictures
+from metaphase.images.stain.standardisation import PICTURE_PX, write_picture, write_stain_pictures
 from metaphase.slides.arrays import ArraySlide
 
 from .samples import BAD_IMAGES, tissue
@@ -21,10 +21,11 @@ def test_one_picture_a_stain(tmp_path):
             np.testing.assert_array_equal(np.asarray(written), picture)
 
 
-def test_view_is_the_whole_within_bounds():
-    slide = ArraySlide(tissue(side=96))
-    assert view(slide).shape == (96, 96, 3)
-    assert max(view(slide, max_side=50).shape) == 50
+def test_pictures_of_stains_are_of_bounded_size(tmp_path):
+    wide = np.tile(tissue(side=96), (1, 30, 1))
+    for path in write_stain_pictures(ArraySlide(wide, path=tmp_path / "a.svs"), tmp_path):
+        with Image.open(path) as written:
+            assert written.size == (PICTURE_PX, 68)
 
 
 def test_picture_formats(tmp_path):

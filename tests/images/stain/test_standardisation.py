@@ -6,11 +6,7 @@ import pytest
 
 from metaphase.base.errors import UsageError
 from metaphase.images.stain.colours import HsdColours, StainFileError, TooLittleTissueError
-from metaphase.images.stain.deconvolution import (
-    HE_RESIDUAL,
-    StainMatrix,
-    rgb_uint8,
-)
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix
 from metaphase.images.stain.standardisation import (
     LookupTable,
     StainTransform,
@@ -24,8 +20,8 @@ from metaphase.slides.opening import open_slide
 
 from .samples import BAD_IMAGES, tissue
 
-PINK = tissue(1, matrix=StainMatrix.of((0.5, 0.75, 0.45), (0.1, 0.85, 0.5), names=HE_RESIDUAL.names))
-PURPLE = tissue(2, matrix=StainMatrix.of((0.7, 0.7, 0.15), (0.25, 0.95, 0.2), names=HE_RESIDUAL.names))
+PINK = tissue(1, matrix=StainMatrix.of(HE_RESIDUAL.names, (0.5, 0.75, 0.45), (0.1, 0.85, 0.5)))
+PURPLE = tissue(2, matrix=StainMatrix.of(HE_RESIDUAL.names, (0.7, 0.7, 0.15), (0.25, 0.95, 0.2)))
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +128,8 @@ def test_bad_images_can_be_mapped(transform, image):
 
 @pytest.mark.parametrize("image", BAD_IMAGES.values(), ids=BAD_IMAGES)
 def test_nothing_is_fitted_on_bad_images(image):
-    rgb = rgb_uint8(image)
     with pytest.raises(TooLittleTissueError):
-        fit_slide(ArraySlide(rgb))
+        fit_slide(ArraySlide(image))
 
 
 def test_table_is_exact_for_a_linear_map_and_any_threads():
@@ -143,15 +138,13 @@ def test_table_is_exact_for_a_linear_map_and_any_threads():
     np.testing.assert_array_equal(invert.apply(pixels), 255 - pixels)
     np.testing.assert_array_equal(invert.apply(pixels[::2, ::3], threads=2), 255 - pixels[::2, ::3])
     assert invert.apply(pixels[:0]).shape == (0, 701, 3)
-    with pytest.raises(UsageError):
-        invert.apply(pixels[..., 0])
 
 
 def test_sample_looks_at_tissue_and_glass_alike_from_any_seed():
     slide = ArraySlide(np.tile(PINK, (3, 3, 1)), 0.25)
-    a, again, b = (sample_slide(slide, seed, fields=6, field_px=64) for seed in (0, 0, 1))
+    a, again, b = (sample_slide(slide, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(a, again)
-    assert not np.array_equal(a[: 64 * 64], b[: 64 * 64])
+    assert not np.array_equal(a, b)
     assert (a.min(axis=1) > 240).any()
     assert (a[:, 1] < 150).any()
 
@@ -166,12 +159,12 @@ def test_slide_with_too_little_tissue_is_named(tmp_path):
 
 @pytest.mark.parametrize("mpp", [0.25, 0.5])
 def test_a_slide_is_standardised_tile_by_tile(tmp_path, mpp):
-    image = np.tile(PINK, (2, 3, 1))[:300, :500]
+    image = np.tile(PINK, (4, 3, 1))[:600, :550]
     slide = ArraySlide(image, mpp)
     transform = fit_slide(slide, template=colours_of(ArraySlide(np.tile(PURPLE, (2, 2, 1)), mpp)))
-    standardise_slide(slide, transform, tmp_path / "out.tif", tile_px=128, quality=95)
+    standardise_slide(slide, transform, tmp_path / "out.tif")
     with open_slide(tmp_path / "out.tif") as out:
-        assert (out.width, out.height, out.mpp) == (500, 300, pytest.approx(mpp))
+        assert (out.width, out.height, out.mpp) == (550, 600, pytest.approx(mpp))
         written = out.read_level(0, out.bounds)
     assert np.abs(written.astype(int) - transform.apply(image)).mean() < 3
 

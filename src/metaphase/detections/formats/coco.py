@@ -8,35 +8,40 @@ from typing import Any
 import numpy as np
 
 from metaphase.base.arrays import Floats
-from metaphase.base.foreign import finite, parsing
+from metaphase.base.foreign import finite
 from metaphase.base.tables import TableError, named
 from metaphase.detections.formats.contract import (
     MARKER_UM,
-    PLACE_DECIMALS,
+    POSITION_DECIMALS,
+    Context,
     Format,
-    ReadContext,
-    Row,
-    WriteContext,
+    class_numbers,
     found_in,
     load_json,
     name_of,
-    ordered,
     save_json,
     stated_probability,
 )
 from metaphase.detections.table import COLUMNS, MITOSIS, DetectionSet
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- COCO names its slides itself
+def read(path: Path, context: Context) -> DetectionSet:  # noqa: ARG001 -- COCO names its slides itself
     """Annotations by the centre of their boxes, `score` as probability; all images listed are covered."""
     content = load_json(path)
-    form = "it needs images, and annotations with image_id and bbox [x, y, width, height]"
-    with parsing(path, "holds an entry that is not of the COCO form", next_step=form, error=TableError):
-        images = {image["id"]: image for image in content["images"]}
-        classes = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
-        rows = [_row(annotation, images, classes, path) for annotation in content["annotations"]]
-        boxes = np.array([annotation["bbox"] for annotation in content["annotations"]], float).reshape(-1, 4)
-        _refuse_corners(boxes, [images[one["image_id"]] for one in content["annotations"]], path)
+    images = {image["id"]: image for image in content["images"]}
+    classes = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
+    rows, boxes, shown = [], [], []
+    for annotation in content["annotations"]:
+        image = images[annotation["image_id"]]
+        x, y, width, height = box = [finite(value) for value in annotation["bbox"]]
+        if min(width, height) < 0:
+            raise ValueError(f"a box of {width:g} x {height:g} px")
+        probability = stated_probability(annotation.get("score"), path)
+        label = classes.get(annotation.get("category_id"), MITOSIS)
+        rows.append((str(image["file_name"]), x + width / 2, y + height / 2, probability, label))
+        boxes.append(box)
+        shown.append(image)
+    _refuse_corners(np.array(boxes), shown, path)
     slides = tuple(str(image["file_name"]) for image in images.values())
     if len(set(slides)) < len(slides):
         raise TableError(
@@ -47,48 +52,42 @@ def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- C
     return found_in(path, rows, slides)
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write(detections: DetectionSet, path: Path, context: Context) -> None:
     """Boxes of 12.5 um around the points, as MIDOG's; ids count from 1, `score` is the probability.
 
     A box at the border of a slide reaches beyond it, so that its centre stays the point.
     """
     table = detections.table
     image_ids = {slide: number for number, slide in enumerate(detections.slides, start=1)}
-    category_ids = {label: number for number, label in enumerate(ordered(table["label"].unique()), start=1)}
-    sides = {slide: MARKER_UM / context.mpp_of(slide, path, "a box") for slide in table["slide"].unique()}
-    rows = zip(*(table[name] for name in COLUMNS), strict=True)
-    annotations = [
-        {"id": number, "image_id": image_ids[slide], "category_id": category_ids[label]}
-        | _box(x, y, round(sides[slide], PLACE_DECIMALS))
-        | {"iscrowd": 0, "score": probability}
-        for number, (slide, x, y, probability, label) in enumerate(rows, start=1)
-    ]
-    content = {
-        "info": {"description": "detections of metaphase"},
-        "images": [
-            {"id": number, "file_name": slide}
-            | dict(zip(("width", "height"), context.sizes.get(slide, ()), strict=False))
-            for slide, number in image_ids.items()
-        ],
-        "categories": [{"id": number, "name": name_of(label)} for label, number in category_ids.items()],
-        "annotations": annotations,
+    category_ids = class_numbers(table["label"].unique())
+    sides = {
+        slide: round(MARKER_UM / context.mpp_of(slide, path, "a box"), POSITION_DECIMALS)
+        for slide in table["slide"].unique()
     }
-    save_json(path, content)
-
-
-def _box(x: float, y: float, side: float) -> dict[str, Any]:
-    left, top = round(x - side / 2, PLACE_DECIMALS), round(y - side / 2, PLACE_DECIMALS)
-    return {"bbox": [left, top, side, side], "area": round(side * side, PLACE_DECIMALS)}
-
-
-def _row(annotation: dict[str, Any], images: dict[Any, Any], classes: dict[Any, str], path: Path) -> Row:
-    x, y, width, height = (finite(value) for value in annotation["bbox"])
-    if min(width, height) < 0:
-        raise ValueError(f"a box of {width:g} x {height:g} px")
-    label = classes.get(annotation.get("category_id"), MITOSIS)
-    slide = str(images[annotation["image_id"]]["file_name"])
-    probability = stated_probability(annotation.get("score"), path)
-    return slide, x + width / 2, y + height / 2, probability, label
+    annotations = []
+    rows = zip(*(table[name] for name in COLUMNS), strict=True)
+    for number, (slide, x, y, probability, label) in enumerate(rows, start=1):
+        side = sides[slide]
+        left, top = (round(middle - side / 2, POSITION_DECIMALS) for middle in (x, y))
+        annotations.append(
+            {
+                "id": number,
+                "image_id": image_ids[slide],
+                "category_id": category_ids[label],
+                "bbox": [left, top, side, side],
+                "area": round(side * side, POSITION_DECIMALS),
+                "iscrowd": 0,
+                "score": probability,
+            }
+        )
+    images = [
+        {"id": number, "file_name": slide}
+        | dict(zip(("width", "height"), context.sizes.get(slide, ()), strict=False))
+        for slide, number in image_ids.items()
+    ]
+    categories = [{"id": number, "name": name_of(label)} for label, number in category_ids.items()]
+    info = {"description": "detections of metaphase"}
+    save_json(path, {"info": info, "images": images, "categories": categories, "annotations": annotations})
 
 
 def _refuse_corners(boxes: Floats, images: list[Any], path: Path) -> None:
@@ -110,8 +109,9 @@ def _refuse_corners(boxes: Floats, images: list[Any], path: Path) -> None:
 COCO = Format(
     "coco",
     (".json",),
-    lambda content: isinstance(content, dict) and {"images", "annotations"} <= content.keys(),
     read,
     write,
+    "it needs images, and annotations with image_id and bbox [x, y, width, height]",
     title="COCO JSON",
+    holds=lambda content: isinstance(content, dict) and {"images", "annotations"} <= content.keys(),
 )

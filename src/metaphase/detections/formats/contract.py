@@ -11,7 +11,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,11 @@ from metaphase.detections.table import (
 
 MARKER_UM = 12.5
 """Side of the box or circle around a detection: MIDOG's 50 pixels of 0.25 um."""
-PLACE_DECIMALS = 3
+POSITION_DECIMALS = 3
 """Decimals of written pixel positions."""
 
 Resolution = float | Mapping[str, float] | None
-"""Micrometres per level-0 pixel: one for all slides, one a slide by name, or unknown."""
+"""Micrometres per level-0 pixel: one for all slides, one for each slide by name, or unknown."""
 
 
 def resolution_of(mpp: Resolution, slide: str) -> float | None:
@@ -52,45 +51,27 @@ def resolution_of(mpp: Resolution, slide: str) -> float | None:
 
 
 HOTSPOT = "Hotspot"
-"""Class of the circle that was counted; readers take it for no detection."""
+"""Class of the circle that was counted; readers do not take it for a detection."""
+HOTSPOT_CORNERS = 64
 Circle = tuple[float, float, float]
 """x, y and radius, in level-0 pixels."""
 
 
-def ring(circle: Circle, corners: int) -> list[list[float]]:
+def ring(circle: Circle, corners: int = HOTSPOT_CORNERS) -> list[list[float]]:
     """Corners of a circle, anticlockwise, the first again at the end."""
     x, y, radius = circle
     angles = np.arange(corners + 1) % corners * (2 * math.pi / corners)
     around = np.stack([x + radius * np.cos(angles), y + radius * np.sin(angles)], axis=1)
-    corners_px: list[list[float]] = around.round(PLACE_DECIMALS).tolist()
+    corners_px: list[list[float]] = around.round(POSITION_DECIMALS).tolist()
     return corners_px
 
 
 @dataclass(frozen=True)
-class ReadContext:
-    """What a file may not say itself."""
+class Context:
+    """What the caller knows about slides and a file may not say."""
 
-    slide: str
-    """The slide of a file that names none: its stem, unless the caller knows better."""
-    mpp: Resolution = None
-    """For formats in millimetres."""
-
-    def mpp_of(self, slide: str, path: Path) -> float:
-        """The resolution of one slide; an error that says what to give where it is unknown."""
-        value = resolution_of(self.mpp, slide)
-        if value is None:
-            raise TableError(
-                f"its points are in millimetres and the resolution of slide {slide} is not known",
-                path=path,
-                next_step="give it with --mpp, or in the column mpp of the manifest",
-            )
-        return value
-
-
-@dataclass(frozen=True)
-class WriteContext:
-    """What a format may need to know about slides that the detections do not say."""
-
+    slide: str = ""
+    """The slide of a file to be read that names none."""
     mpp: Resolution = None
     """For formats in millimetres, and for the size of boxes and circles."""
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -101,7 +82,7 @@ class WriteContext:
     """What was counted of each slide, for formats that have shapes: its densest circle, or ten fields."""
 
     def mpp_of(self, slide: str, path: Path, purpose: str) -> float:
-        """The resolution of one slide; an error that says what it is needed for where it is unknown."""
+        """The resolution of one slide; where it is unknown, an error that says what it is needed for."""
         value = resolution_of(self.mpp, slide)
         if value is None:
             raise OutputError(
@@ -119,21 +100,23 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     """Endings of its files; the first is given to new ones."""
-    holds: Callable[[Any], bool]
-    """Whether parsed JSON is of this format; formats that are not JSON answer False."""
-    read: Callable[[Path, ReadContext], DetectionSet]
-    write: Callable[[DetectionSet, Path, WriteContext], None]
+    read: Callable[[Path, Context], DetectionSet]
+    write: Callable[[DetectionSet, Path, Context], None]
     """Writes one file whole or not at all."""
+    needs: str = ""
+    """What a file must hold, as advice where it cannot be read."""
     packed: tuple[str, ...] = ()
     """Endings of its compressed files, which are read and not written."""
     one_slide: bool = False
     """Whether a file holds the points of one slide and does not say which."""
     title: str = ""
     """What people call it; by default its name."""
+    holds: Callable[[Any], bool] | None = None
+    """Of JSON formats: whether parsed JSON is of this format."""
     recognises: Callable[[Path], bool] | None = None
-    """Whether a file is of this format, by what it holds; asked where several formats share its ending."""
+    """Whether a file is of this format, by its content; asked where several formats share its ending."""
     shares_ending: bool = False
-    """Whether another format in the table has its ending, so that its files say which they are."""
+    """Whether an earlier format has its ending, so that its file names must say which they are."""
     all_columns: bool = False
     """Whether a file holds all columns, `counted` among them; in others a class tells what does not count."""
 
@@ -150,7 +133,7 @@ class Format:
     @property
     def ending(self) -> str:
         """What follows the name of a new file."""
-        return self.own_ending if self.shares_ending or ".json" in self.suffixes else self.suffixes[0]
+        return self.own_ending if self.shares_ending or self.holds else self.suffixes[0]
 
 
 def load_json(path: Path) -> Any:
@@ -197,11 +180,6 @@ def save_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
-def never(_: Any) -> bool:
-    """No JSON file is of this format."""
-    return False
-
-
 # ---- what a file holds and the table does not ----
 
 
@@ -215,24 +193,22 @@ def found_in(
     slides: tuple[str, ...],
     left_out: Mapping[str, int] | None = None,
 ) -> DetectionSet:
-    """The points of a file and the slides that it covers, with a warning for each kind of thing in it that
-    became no point, and their number.
+    """The points of a file and the slides that it covers.
+
+    There is a warning for each kind of object in the file that became no point, with their number.
     """
     table = points if isinstance(points, pd.DataFrame) else pd.DataFrame(points, columns=list(COLUMNS))
-    found = detection_set(table, slides, path)
+    detections = detection_set(table, slides, path)
     warnings = (
         ResultWarning("objects-left-out", f"{path.name}: {count} {kind} left out")
         for kind, count in (left_out or {}).items()
         if count
     )
-    return replace(found, warnings=(*found.warnings, *warnings))
+    return replace(detections, warnings=(*detections.warnings, *warnings))
 
 
 NO_CLASS = "unclassified"
 """Label of an object that nobody has given a class and that is not there because somebody marked it."""
-
-Colour = tuple[int, int, int]
-"""Red, green and blue, 0 to 255."""
 
 NAMES = {
     MITOSIS: "mitotic figure",
@@ -241,13 +217,12 @@ NAMES = {
     IGNORE: "Ignore*",
 }
 """MIDOG's names for the classes, and QuPath's for what does not count; `common_label` knows them all."""
-COLOURS: dict[str, Colour] = {
+COLOURS = {
     MITOSIS: (220, 30, 40),
     BELOW: (240, 150, 40),
     LOOKALIKE: (30, 110, 220),
     IGNORE: (150, 150, 150),
 }
-NOTE_DIGITS = 6
 PROBABILITY_NAMES = ("probability", "score", "confidence", "detection probability", "prob")
 """What other programs call it."""
 
@@ -264,9 +239,10 @@ def by_class(detections: DetectionSet) -> DetectionSet:
     return replace(detections, table=classed)
 
 
-def ordered(labels: Iterable[str]) -> list[str]:
-    """Mitosis and look-alike first, as MIDOG numbers them and whether present or not, then the others."""
-    return list(dict.fromkeys((MITOSIS, LOOKALIKE, *sorted(labels))))
+def class_numbers(labels: Iterable[str]) -> dict[str, int]:
+    """Numbers from 1: mitosis and look-alike as in MIDOG, whether present or not, then the others."""
+    ordered = dict.fromkeys((MITOSIS, LOOKALIKE, *sorted(labels)))
+    return {label: number for number, label in enumerate(ordered, start=1)}
 
 
 def name_of(label: str) -> str:
@@ -274,13 +250,12 @@ def name_of(label: str) -> str:
     return NAMES.get(label, label)
 
 
-def colour_of(label: str) -> Colour:
-    """The colour of a label; one that is not ours gets a hue that depends on its name alone."""
+def colour_of(label: str) -> tuple[int, ...]:
+    """Red, green and blue (0 to 255) of a label; one that is not ours has a hue by its name alone."""
     if label in COLOURS:
         return COLOURS[label]
     hue = zlib.crc32(label.encode()) / 2**32
-    red, green, blue = (round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.75, 0.8))
-    return red, green, blue
+    return tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.75, 0.8))
 
 
 def hex_colour(label: str) -> str:
@@ -294,31 +269,25 @@ def probability_note(probability: float) -> str:
     >>> probability_note(0.973125)
     'p=0.973125'
     """
-    return f"p={probability:.{NOTE_DIGITS}g}"
+    return f"p={probability:.6g}"
+
+
+def noted_probability(note: object) -> float | None:
+    """The probability at the end of a remark, None where there is none or where it is not text."""
+    match = _NOTE.search(note) if isinstance(note, str) else None
+    return float(match[1]) if match else None
 
 
 def stated_probability(value: Any, path: Path) -> float | None:
-    """A probability as a file gives it, None where there is none; what is no number is an error."""
-    if value is None:
-        return None
-    with parsing(
-        path,
-        "a probability is missing or NaN",
-        next_step="give numbers from 0 to 1, or leave the column out; NaN comes from a broken network",
-        error=TableError,
-    ):
-        return finite(value)
+    """A probability as a file gives it, None where there is none; anything but a number is an error."""
+    advice = "give numbers from 0 to 1, or leave the column out; NaN comes from a broken network"
+    with parsing(path, "a probability is missing or NaN", next_step=advice, error=TableError):
+        return None if value is None else finite(value)
 
 
 def records(table: pd.DataFrame, names: list[str]) -> Iterator[dict[str, Any]]:
     """Each row's values that are there: JSON has neither NaN nor infinity."""
-    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool).tolist()
+    there = (table[names].notna() & ~table[names].isin([math.inf, -math.inf])).to_numpy(bool)
     columns = [table[name].tolist() for name in names]
-    for values, kept in zip(zip(*columns, strict=True) if names else repeat(()), there, strict=False):
-        yield {name: value for name, value, found in zip(names, values, kept, strict=True) if found}
-
-
-def noted_probability(note: object) -> float | None:
-    """The probability at the end of a remark, None where there is none or where it is no text."""
-    found = _NOTE.search(note) if isinstance(note, str) else None
-    return float(found[1]) if found else None
+    for row, kept in enumerate(there):
+        yield {name: column[row] for name, column, keep in zip(names, columns, kept, strict=True) if keep}

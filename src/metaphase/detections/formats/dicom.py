@@ -19,13 +19,11 @@ from metaphase.base.foreign import is_file, library, parsing
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
+    Context,
     Format,
-    ReadContext,
     Row,
-    WriteContext,
     found_in,
     name_of,
-    never,
 )
 from metaphase.detections.table import (
     BELOW,
@@ -87,7 +85,7 @@ def equipment() -> dict[str, Any]:
     }
 
 
-def source_of(context: WriteContext, slide: str, path: Path) -> Any:
+def source_of(context: Context, slide: str, path: Path) -> Any:
     """Header of the DICOM slide that a file refers to."""
     position = context.sources.get(slide)
     if position is None:
@@ -119,7 +117,7 @@ def save(dataset: Any, path: Path) -> None:
         dataset.save_as(temporary, enforce_file_format=True)
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write(detections: DetectionSet, path: Path, context: Context) -> None:
     """A group of points for each label, with their probabilities."""
     (slide,) = detections.slides
     highdicom = library("highdicom", "dicom", NEEDS, path=path, error=OutputError)
@@ -178,7 +176,7 @@ def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: d
     return empty
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:
+def read(path: Path, context: Context) -> DetectionSet:
     """Points of all groups; outlines and boxes by their centres."""
     highdicom = library("highdicom", "dicom", NEEDS, path=path, error=OutputError)
     if not holds_annotations(path):
@@ -226,7 +224,6 @@ def holds_annotations(path: Path) -> bool:
 DICOM = Format(
     "dicom",
     (".dcm",),
-    never,
     read,
     write,
     one_slide=True,

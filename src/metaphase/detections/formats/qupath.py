@@ -18,11 +18,10 @@ from metaphase.detections.formats.contract import (
     HOTSPOT,
     MARKER_UM,
     NO_CLASS,
-    PLACE_DECIMALS,
+    POSITION_DECIMALS,
     PROBABILITY_NAMES,
+    Context,
     Format,
-    ReadContext,
-    WriteContext,
     colour_of,
     found_in,
     load_json,
@@ -43,36 +42,31 @@ MULTIPOINT = shapely.GeometryType.MULTIPOINT
 """The first of the types that have parts."""
 MARKER_PX = 50.0
 """Width of a circle where the resolution is unknown: it only has to be seen."""
-HOTSPOT_CORNERS = 64
 CORNERS = 8
 """Corners of a circle; a multiple of 4, so that they reach its bounding box, by which QuPath draws it."""
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:
+def read(path: Path, context: Context) -> DetectionSet:
     """Every object by its centroid, those inside others too; one of several parts is as many points.
 
     Other measurements and metadata become columns of their own.
     """
     everything = list(_objects(load_json(path)))
-    found = [
-        (feature, shape)
-        for feature, shape in _shapes(everything, path)
-        if _kind(feature) not in FRAMES and not _is_hotspot(feature)
-    ]
-    frames = sum(_kind(feature) in FRAMES for feature in everything)
-    hotspots = sum(map(_is_hotspot, everything))
-    parts, owner = shapely.get_parts([geometry for _, geometry in found], return_index=True)
+    figures = [feature for feature in everything if class_of(feature) != HOTSPOT]
+    objects = [feature for feature in figures if _kind(feature) not in FRAMES]
+    shapes = _shapes(objects, path)
+    parts, owner = shapely.get_parts([geometry for _, geometry in shapes], return_index=True)
     while (shapely.get_type_id(parts) >= MULTIPOINT).any():  # collections may hold collections
         parts, inner = shapely.get_parts(parts, return_index=True)
         owner = owner[inner]
     centres = shapely.get_coordinates(shapely.centroid(parts))
-    facts = [_facts(feature, path) for feature, _ in found]
+    facts = [_facts(feature, path) for feature, _ in shapes]
     frame = pd.DataFrame(facts, columns=None if facts else ["probability", "label"])
     frame = frame.iloc[owner].reset_index(drop=True)
     frame = frame.assign(slide=context.slide, x=centres[:, 0], y=centres[:, 1])
     left_out = {
-        "objects that frame others (TMA cores)": frames,
-        "objects without a shape": len(everything) - frames - hotspots - len(found),
+        "objects that frame others (TMA cores)": len(figures) - len(objects),
+        "objects without a shape": len(objects) - len(shapes),
     }
     return found_in(path, frame, (context.slide,), left_out)
 
@@ -121,11 +115,6 @@ def _kind(feature: dict[str, Any]) -> str | None:
     return properties.get("objectType") or properties.get("object_type") or feature.get("id")
 
 
-def _is_hotspot(feature: dict[str, Any]) -> bool:
-    """Whether the object is the circle that was counted."""
-    return class_of(feature) == HOTSPOT
-
-
 def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     """Probability, label and whatever else an object says of itself.
 
@@ -134,20 +123,17 @@ def _facts(feature: dict[str, Any], path: Path) -> dict[str, Any]:
     """
     properties = feature.get("properties") or {}
     measured, metadata = properties.get("measurements") or {}, properties.get("metadata") or {}
-    what = "holds an object with broken measurements"
-    with parsing(path, what, next_step="export it again", error=TableError):
-        if not isinstance(measured, dict):
-            measured = {str(entry["name"]): entry.get("value") for entry in measured}
-        lowered = {str(name).strip().lower(): value for name, value in (properties | measured).items()}
-        stated = next((name for name in PROBABILITY_NAMES if name in lowered), None)
-        extra = {
-            name: value
-            for name, value in (metadata | measured).items()
-            if name.strip().lower() not in (stated, *COLUMNS)
-        }
+    if not isinstance(measured, dict):
+        measured = {str(entry["name"]): entry.get("value") for entry in measured}
+    lowered = {str(name).strip().lower(): value for name, value in (properties | measured).items()}
+    stated = next((name for name in PROBABILITY_NAMES if name in lowered), "")
     label = class_of(feature) or (NO_CLASS if _kind(feature) in SEGMENTED else MITOSIS)
-    probability = stated_probability(lowered.get(stated or ""), path)
-    return {"probability": probability, "label": label} | extra
+    probability = stated_probability(lowered.get(stated), path)
+    return {"probability": probability, "label": label} | {
+        name: value
+        for name, value in (metadata | measured).items()
+        if name.strip().lower() not in (stated, *COLUMNS)
+    }
 
 
 def class_of(feature: dict[str, Any]) -> str:
@@ -165,59 +151,48 @@ def _are_numbers(values: Any) -> bool:
     return type(values) in (int, float)
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write(detections: DetectionSet, path: Path, context: Context) -> None:
     """A circle a detection. QuPath does not draw detections that are bare points when zoomed out."""
     table = detections.table
     (slide,) = detections.slides
     mpp = resolution_of(context.mpp, slide)
     width = MARKER_UM / mpp if mpp else MARKER_PX
     corners = np.array(ring((0.0, 0.0, width / 2), CORNERS))
-    centres = table[["x", "y"]].to_numpy().round(PLACE_DECIMALS)
-    circles = (centres[:, None] + corners).round(PLACE_DECIMALS).tolist()
-    rows = zip(identities(table), circles, _properties(table), strict=True)
-    found = [
-        {
-            "type": "Feature",
-            "id": identity,
-            "geometry": {"type": "Polygon", "coordinates": [circle], "isEllipse": True},
-            "properties": properties,
-        }
-        for identity, circle, properties in rows
-    ]
+    centres = table[["x", "y"]].to_numpy().round(POSITION_DECIMALS)
+    circles = (centres[:, None] + corners).round(POSITION_DECIMALS).tolist()
+    features = [_circle(*row) for row in zip(identities(table), circles, _properties(table), strict=True)]
     for hotspot in context.hotspots.get(slide, ()):
-        around = ring(hotspot, HOTSPOT_CORNERS)
         middle = pd.DataFrame([(slide, *hotspot[:2], HOTSPOT)], columns=["slide", "x", "y", "label"])
-        found.append(
-            {
-                "type": "Feature",
-                "id": identities(middle)[0],
-                "geometry": {"type": "Polygon", "coordinates": [around], "isEllipse": True},
-                "properties": {
-                    "objectType": "annotation",
-                    "name": HOTSPOT,
-                    "isLocked": True,
-                    "classification": {"name": HOTSPOT, "color": [0, 90, 200]},
-                },
-            }
-        )
-    save_json(path, {"type": "FeatureCollection", "features": found})
+        features.append(_circle(identities(middle)[0], ring(hotspot), HOTSPOT_PROPERTIES))
+    save_json(path, {"type": "FeatureCollection", "features": features})
+
+
+HOTSPOT_PROPERTIES = {
+    "objectType": "annotation",
+    "name": HOTSPOT,
+    "isLocked": True,
+    "classification": {"name": HOTSPOT, "color": [0, 90, 200]},
+}
+
+
+def _circle(identity: str, corners: list[list[float]], properties: dict[str, Any]) -> dict[str, Any]:
+    geometry = {"type": "Polygon", "coordinates": [corners], "isEllipse": True}
+    return {"type": "Feature", "id": identity, "geometry": geometry, "properties": properties}
 
 
 def _properties(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """QuPath's measurements are numbers; text goes to the metadata."""
-    extra = [name for name in table.columns if name not in COLUMNS]
-    kinds = pd.api.types
-    numbers = [
-        name for name in extra if kinds.is_numeric_dtype(table[name]) and not kinds.is_bool_dtype(table[name])
-    ]
-    texts = [name for name in extra if name not in numbers]
+    extra = table.drop(columns=list(COLUMNS))
+    numbers = [str(name) for name in extra.select_dtypes("number")]
+    texts = [str(name) for name in extra if name not in numbers]
     classes = {
         label: {"name": name_of(label), "color": list(colour_of(label))} for label in table["label"].unique()
     }
     columns = (table["label"], records(table, ["probability", *numbers]), records(table, texts))
     for label, measured, noted in zip(*columns, strict=True):
-        found = {"objectType": "detection", "classification": classes[label], "measurements": measured}
-        yield found | {"metadata": {name: str(value) for name, value in noted.items()}} if noted else found
+        metadata = {"metadata": {name: str(value) for name, value in noted.items()}} if noted else {}
+        about = {"objectType": "detection", "classification": classes[label], "measurements": measured}
+        yield about | metadata
 
 
 def _is_geojson(content: Any) -> bool:
@@ -228,10 +203,10 @@ def _is_geojson(content: Any) -> bool:
 GEOJSON = Format(
     "qupath",
     (".geojson",),
-    _is_geojson,
     read,
     write,
     packed=(".geojson.gz", ".zip"),
     one_slide=True,
     title="QuPath GeoJSON",
+    holds=_is_geojson,
 )

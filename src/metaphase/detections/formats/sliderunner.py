@@ -12,15 +12,13 @@ from metaphase.base.later import pandas as pd
 from metaphase.base.tables import TableError, as_text, named, numbers_of, require_numbers
 from metaphase.detections.formats.contract import (
     NO_CLASS,
+    Context,
     Format,
-    ReadContext,
-    WriteContext,
+    class_numbers,
     found_in,
     hex_colour,
     name_of,
-    never,
     noted_probability,
-    ordered,
     probability_note,
 )
 from metaphase.detections.formats.databases import new_database, open_database, rows_of
@@ -54,7 +52,7 @@ _database = partial(
 )
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:  # noqa: ARG001 -- the database names its slides
+def read(path: Path, context: Context) -> DetectionSet:  # noqa: ARG001 -- the database names its slides
     """Every annotation that is not deleted, by the centre of its coordinates, with its agreed class."""
     slides = listed_slides(path)
     with _database(path) as connection:
@@ -134,7 +132,7 @@ def folders(directory: str) -> list[str]:
     return [part for part in re.split(r"[/\\]", directory) if part not in ("", ".")]
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
+def write(detections: DetectionSet, path: Path, context: Context) -> None:
     """Spots at whole pixels, labelled by one annotator called metaphase; the probability is the description.
 
     A point that is unclassified stays without a label, for people to give it one.
@@ -143,7 +141,7 @@ def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:
     sizes = [context.sizes.get(slide, (None, None)) for slide in detections.slides]
     slides = pd.DataFrame(sizes, columns=["width", "height"], dtype=object)  # else SlideRunner fills them in
     slides[["directory", "filename"]] = _positions(detections.slides)
-    classes = {label: number for number, label in enumerate(ordered(set(table["label"]) - {NO_CLASS}), 1)}
+    classes = class_numbers(set(table["label"]) - {NO_CLASS})
     uid = pd.Series(range(1, len(table) + 1), table.index)
     slide = table["slide"].map({name: number for number, name in enumerate(detections.slides, start=1)})
     agreed = table["label"].map(classes).fillna(0).astype(int)
@@ -179,6 +177,4 @@ def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:
     return [positions[slide] for slide in slides]
 
 
-SLIDERUNNER = Format(
-    "sliderunner", (".sqlite", ".sqlite3", ".db"), never, read, write, title="SlideRunner SQLite"
-)
+SLIDERUNNER = Format("sliderunner", (".sqlite", ".sqlite3", ".db"), read, write, title="SlideRunner SQLite")

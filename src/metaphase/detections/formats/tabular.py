@@ -9,7 +9,7 @@ from typing import Any
 from metaphase.base.errors import ResultWarning, ResultWarnings
 from metaphase.base.later import pandas as pd
 from metaphase.base.tables import NO_VALUE, TableError, named, read_table, write_table
-from metaphase.detections.formats.contract import Format, ReadContext, WriteContext, never
+from metaphase.detections.formats.contract import Context, Format
 from metaphase.detections.table import COLUMNS, DetectionSet, detection_set
 
 SLIDE_COLUMNS = ("slide", "case", "image")
@@ -19,7 +19,7 @@ ALIASES = ("score", "confidence", "prob", "conf", "detection_score", "detection 
 """What programs call the probability of a detection."""
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:
+def read(path: Path, context: Context) -> DetectionSet:
     """Columns x and y, and where given probability (or an alias), label and one of slide, case, image.
 
     A table without such a column belongs to one slide, named after its file. A table with probabilities has
@@ -95,7 +95,7 @@ def _are_probabilities(column: pd.Series[Any]) -> bool:
     )
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- it says all
+def write(detections: DetectionSet, path: Path, context: Context) -> None:  # noqa: ARG001 -- it says all
     """All columns; a slide without points is a row that names it and leaves the rest empty."""
     table = detections.table
     extra = {name: _storable(table[name]) for name in table.columns if name not in COLUMNS}
@@ -118,5 +118,5 @@ def _storable(column: pd.Series[Any]) -> pd.Series[Any]:
     return column.map(str, na_action="ignore") if pd.api.types.is_object_dtype(column) else column
 
 
-CSV = Format("csv", (".csv",), never, read, write, title="CSV", all_columns=True)
-PARQUET = Format("parquet", (".parquet",), never, read, write, title="Parquet", all_columns=True)
+CSV = Format("csv", (".csv",), read, write, title="CSV", all_columns=True)
+PARQUET = Format("parquet", (".parquet",), read, write, title="Parquet", all_columns=True)

@@ -12,12 +12,10 @@ from metaphase.base.tables import TableError
 from metaphase.detections.formats.contract import (
     NO_CLASS,
     PROBABILITY_NAMES,
+    Context,
     Format,
-    ReadContext,
-    WriteContext,
     found_in,
     name_of,
-    never,
     records,
     stated_probability,
 )
@@ -36,7 +34,7 @@ CLASS_NAMES = ("type", "class")
 """Properties that name a class: of TIAToolbox's own networks, and of masks and GeoJSON."""
 
 
-def read(path: Path, context: ReadContext) -> DetectionSet:
+def read(path: Path, context: Context) -> DetectionSet:
     """Every annotation by its centre, with its class and probability; other properties become columns.
 
     Without a class, a point is a mark of a mitosis, and an outline is unclassified.
@@ -74,7 +72,7 @@ def _facts(text: Any, unnamed: str, path: Path) -> dict[str, Any]:
     return {"probability": probability, "label": unnamed if label is None else str(label)} | extra
 
 
-def write(detections: DetectionSet, path: Path, context: WriteContext) -> None:  # noqa: ARG001 -- in pixels
+def write(detections: DetectionSet, path: Path, context: Context) -> None:  # noqa: ARG001 -- in pixels
     """Points with the properties `type`, by which TIAViz colours, and `probability`, then other columns."""
     table = detections.table
     taken = (*COLUMNS, CLASS_NAMES[0])
@@ -112,7 +110,6 @@ def is_store(path: Path) -> bool:
 TIATOOLBOX = Format(
     "tiatoolbox",
     (".db",),
-    never,
     read,
     write,
     one_slide=True,

@@ -23,13 +23,7 @@ from torch.nn import functional
 from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import CODE_ONLY, IN_ORDER, settings
-from metaphase.images.stain.deconvolution import (
-    HED,
-    STAINED_OD,
-    WHITE,
-    StainMatrix,
-    optical_density,
-)
+from metaphase.images.stain.deconvolution import HED, STAINED_OD, WHITE, StainMatrix, optical_density
 
 Range = Annotated[tuple[float, float], IN_ORDER]
 Scale = Annotated[float, Field(ge=1e-3)]
@@ -103,14 +97,13 @@ NOISE_LEVELS = 1 << 16
 
 @dataclass(frozen=True)
 class Draw:
-    """Random numbers for n patches, each with its own row."""
+    """Random numbers for n patches: one a patch (n,), or as stated."""
 
     angle: Tensor
-    """(n,) radians."""
+    """Radians."""
     flip: Tensor
     """(n, 2) factors -1 or 1 of x and y."""
     scale: Tensor
-    """(n,)"""
     shift_px: Tensor
     """(n, 2) whole pixels in x and y."""
     stain_factor: Tensor
@@ -118,15 +111,10 @@ class Draw:
     stain_bias: Tensor
     """(n, 3), one a stain."""
     colour: Tensor
-    """(n,)"""
     contrast: Tensor
-    """(n,)"""
     brightness: Tensor
-    """(n,)"""
     blur_sigma_px: Tensor
-    """(n,)"""
     noise_sigma: Tensor
-    """(n,)"""
     nodes: Tensor | None
     """(n, 2, k, k) standard normal, from which the elastic field is made; None without one."""
     noise: Tensor | None
@@ -264,22 +252,13 @@ def resample(batch: Tensor, positions: Tensor, drawn: Draw) -> Tensor:
     rotation = torch.stack([torch.stack([cosine, -sine], -1), torch.stack([sine, cosine], -1)], -2)
     turns = rotation * drawn.flip[:, None] / drawn.scale[:, None, None]  # from output to input
     x, y = torch.baddbmm(drawn.shift_px[..., None], turns, flat).unbind(1)
-    grid = torch.stack([_normalised(x, width, size), _normalised(y, height, size)], dim=-1)
+    # From pixels around the centre to -1 ... 1. Where an odd number of pixels is cut off, the crop's centre
+    # is half a pixel up and left.
+    axes = [(at - 0.5 * ((side - size) % 2)) * (2 / side) for at, side in ((x, width), (y, height))]
+    grid = torch.stack(axes, dim=-1).view(-1, size, size, 2)
     return functional.grid_sample(
-        batch,
-        grid.view(-1, size, size, 2),
-        mode="bilinear",
-        padding_mode="reflection",
-        align_corners=False,
+        batch, grid, mode="bilinear", padding_mode="reflection", align_corners=False
     )
-
-
-def _normalised(position: Tensor, side: int, size: int) -> Tensor:
-    """Pixels from the centre to the -1 ... 1 of `grid_sample`.
-
-    Where an odd number of pixels is cut off, the crop's centre is half a pixel up and left.
-    """
-    return (position - 0.5 * ((side - size) % 2)) * (2 / side)
 
 
 # ---- a recipe: draw the random numbers, resample once, then colour, blur and noise ----
@@ -290,8 +269,8 @@ DEFAULT = AugmentationConfig()
 class Augmentation(nn.Module):
     """A recipe of letters: uint8 patches in, patches ready for a network out.
 
-    Takes uint8 (n, h, w, 3), or (n, 3, h, w) as uint8 or float in [0, 1]; gives float32
-    (n, 3, size, size) in [0, 1], channels-last in memory. Letters may come in any order and are
+    Takes uint8 (n, h, w, 3) or float32 (n, 3, h, w) in [0, 1]; gives float32 (n, 3, size, size) in [0, 1],
+    channels-last in memory. Letters may come in any order and are
     applied as geometry (R, S, E, shift, crop), stain (C), colour (H), blur (B), noise (G).
     """
 
@@ -323,11 +302,6 @@ class Augmentation(nn.Module):
 
     def forward(self, batch: Tensor, generator: Generator) -> Tensor:
         """Augment a batch with new random numbers from `generator`, which lives on the batch's device."""
-        if generator.device.type != batch.device.type:
-            raise UsageError(
-                f"the batch is on {batch.device} and the generator on {generator.device}",
-                next_step=f"make torch.Generator({str(batch.device)!r})",
-            )
         return self.apply_draw(batch, self.draw(len(batch), generator))
 
     def draw(self, count: int, generator: Generator) -> Draw:
@@ -369,7 +343,10 @@ class Augmentation(nn.Module):
         config, positions = self.config, self.pixels
         if drawn.nodes is not None:
             positions = positions + displacement(drawn.nodes, self.spread, config.elastic_alpha_px)
-        patches = resample(_as_float_planes(batch), positions, drawn)
+        if batch.dtype == torch.uint8:
+            planes = batch.permute(0, 3, 1, 2)
+            batch = planes.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / WHITE)
+        patches = resample(batch, positions, drawn)
         if "C" in self.letters:
             amounts = drawn.stain_factor, drawn.stain_bias
             patches = vary_stains(patches, *amounts, self.stains, self.separation, config.stain_epsilon)
@@ -381,23 +358,6 @@ class Augmentation(nn.Module):
         if drawn.noise is not None:
             patches = torch.addcmul(patches, drawn.noise, drawn.noise_sigma[:, None, None, None]).clamp_(0, 1)
         return patches
-
-
-def _as_float_planes(batch: Tensor) -> Tensor:
-    """Any accepted batch as float32 (n, 3, h, w) in [0, 1]."""
-    if batch.ndim != 4 or 3 not in (batch.shape[1], batch.shape[3]) or 0 in batch.shape:
-        raise UsageError(
-            f"a batch of shape {tuple(batch.shape)} is not one of RGB patches",
-            next_step="give (n, h, w, 3) or (n, 3, h, w)",
-        )
-    planes = batch.permute(0, 3, 1, 2) if batch.shape[3] == 3 else batch
-    if planes.dtype == torch.uint8:
-        return planes.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / 255)
-    if not planes.is_floating_point():
-        raise UsageError(
-            f"patches of type {batch.dtype} have no known range", next_step="give uint8 or float"
-        )
-    return planes.to(torch.float32)
 
 
 # ---- stain mixing: a patch in the colours of another slide, so that no stain goes with one class ----
@@ -447,11 +407,11 @@ class StainMixer(nn.Module):
     def __init__(self, appearances: Sequence[Appearance | None], share: float) -> None:
         super().__init__()
         self.share = share
-        known = [number for number, found in enumerate(appearances) if found is not None]
+        known = [number for number, appearance in enumerate(appearances) if appearance is not None]
         same = Appearance(np.zeros(3), np.eye(3), np.eye(3))
-        filled = [found or same for found in appearances]
+        filled = [appearance or same for appearance in appearances]
         for name in ("mean", "root", "inverse"):
-            arrays = np.array([getattr(found, name) for found in filled], np.float32)
+            arrays = np.array([getattr(appearance, name) for appearance in filled], np.float32)
             self.register_buffer(f"{name}s", torch.from_numpy(arrays), persistent=False)
         self.register_buffer("imitated", torch.tensor(known, dtype=torch.int64), persistent=False)
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from metaphase.base.arrays import RGB
 from metaphase.images.stain.augmentation import LETTERS, Augmentation, AugmentationConfig
-from metaphase.images.stain.deconvolution import WHITE, rgb_uint8, to_uint8
+from metaphase.images.stain.deconvolution import WHITE, to_uint8
 
 GAP_PX = 4
 HEAD_PX = 22
 
 
-def gallery(
-    patch: npt.NDArray[np.generic], letters: str, ranges: AugmentationConfig, rows: int = 5, seed: int = 0
-) -> RGB:
+def gallery(patch: RGB, letters: str, ranges: AugmentationConfig, rows: int = 5, seed: int = 0) -> RGB:
     """Augmented versions of one patch (h, w, 3) under column titles, the patch itself at the left.
 
     There is a column for each letter, and one for all of them, each of random versions.
     """
     size = ranges.size_px
-    batch = torch.from_numpy(rgb_uint8(patch)[None].repeat(rows, axis=0))
+    batch = torch.from_numpy(patch[None].repeat(rows, axis=0))
     titles = ["", *letters, letters]
     columns = [_augmented(batch, title, seed, ranges) for title in titles]
     columns[0][1:] = WHITE  # the plain crop once is enough

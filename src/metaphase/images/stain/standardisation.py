@@ -38,7 +38,7 @@ from metaphase.images.stain.colours import (
     to_density,
     write_colours,
 )
-from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, rgb_uint8, stain_pictures
+from metaphase.images.stain.deconvolution import HE_RESIDUAL, StainMatrix, stain_pictures
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import SlideSource
 from metaphase.slides.writer import PyramidFormat, write_pyramid
@@ -63,11 +63,6 @@ class LookupTable:
 
     def apply(self, pixels: RGB, threads: int = 1) -> RGB:
         """Map uint8 pixels (..., 3); the result is a new array."""
-        if pixels.dtype != np.uint8 or pixels.shape[-1:] != (3,):
-            raise UsageError(
-                f"the table maps 8-bit RGB, not {pixels.dtype} of shape {pixels.shape}",
-                next_step="convert with metaphase.images.stain.deconvolution.rgb_uint8",
-            )
         flat = np.ascontiguousarray(pixels).reshape(-1, 3)
         result = np.empty_like(flat)
         starts = range(0, len(flat), BLOCK_PIXELS)
@@ -126,8 +121,8 @@ class StainTransform:
         return LookupTable(partial(self.source.towards, self.template))
 
     def apply(self, image: RGB, threads: int = 1) -> RGB:
-        """Standardise an image of any ordinary type; the result is uint8 (..., 3)."""
-        return self.table.apply(rgb_uint8(image), threads)
+        """The standardised image, uint8 (..., 3)."""
+        return self.table.apply(image, threads)
 
     def save(self, path: str | Path) -> None:
         """Write as JSON."""
@@ -184,7 +179,7 @@ OVERVIEW_PX = 1024
 """Longest side of the overview in which tissue and glass are sought."""
 
 
-def sample_slide(slide: Slide, seed: int = 0, *, fields: int = FIELDS, field_px: int = FIELD_PX) -> RGB:
+def sample_slide(slide: Slide, seed: int = 0) -> RGB:
     """Pixels (n, 3) of a slide's tissue at high resolution and of its glass."""
     overview = slide.thumbnail(min(OVERVIEW_PX, max(slide.bounds.width, slide.bounds.height)))
     density = to_density(overview.astype(np.float32))
@@ -199,10 +194,10 @@ def sample_slide(slide: Slide, seed: int = 0, *, fields: int = FIELDS, field_px:
     positions = np.column_stack([columns + 0.5, rows + 0.5]) * scale
     # Level-0 pixels a sampled pixel; a slide that is coarser, or states no resolution, is taken as it is.
     zoom = 1.0 if slide.info.resolution is None else max(1.0, FIELD_MPP / slide.mpp)
-    bounds, side = slide.bounds, max(1, round(field_px * zoom))
+    bounds, side = slide.bounds, max(1, round(FIELD_PX * zoom))
     across = bounds.width // side + 1
     column, row = (positions // side).astype(int).T
-    cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[:fields]
+    cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[:FIELDS]
     found = []
     for cell in cells.tolist():  # of a grid, hence without overlap
         box = Box(bounds.x + cell % across * side, bounds.y + cell // across * side, side, side)
@@ -216,40 +211,31 @@ def sample_slide(slide: Slide, seed: int = 0, *, fields: int = FIELDS, field_px:
 
 # ---- pictures of a whole slide, and files ----
 
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg")
+PICTURE_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+PICTURE_PX = 2048
+"""Longest side of the picture of a stain."""
 JPEG_QUALITY = 95
-
-
-def view(slide: Slide, *, max_side: int = 2048) -> RGB:
-    """The whole slide, reduced to at most `max_side` pixels."""
-    if max(slide.bounds.width, slide.bounds.height) <= max_side:
-        return slide.read_level(0, slide.bounds)
-    return slide.thumbnail(max_side)
 
 
 def write_picture(path: str | Path, rgb: RGB) -> None:
     """Write uint8 (h, w, 3) as PNG or JPEG, as the name says."""
     suffix = Path(path).suffix.lower()
-    if suffix not in PICTURE_SUFFIXES:
+    if suffix not in PICTURE_FORMATS:
         raise UsageError(
             f"{path}: there is no picture format {suffix!r}",
-            next_step=f"choose from {', '.join(PICTURE_SUFFIXES)}",
+            next_step=f"choose from {', '.join(PICTURE_FORMATS)}",
         )
     buffer = io.BytesIO()
-    form = "PNG" if suffix == ".png" else "JPEG"
-    Image.fromarray(rgb).save(buffer, format=form, quality=JPEG_QUALITY)
+    Image.fromarray(rgb).save(buffer, format=PICTURE_FORMATS[suffix], quality=JPEG_QUALITY)
     write_bytes(path, buffer.getvalue())
 
 
-def write_stain_pictures(
-    slide: Slide,
-    folder: str | Path,
-    matrix: StainMatrix = HE_RESIDUAL,
-) -> list[Path]:
+def write_stain_pictures(slide: Slide, folder: Path, matrix: StainMatrix = HE_RESIDUAL) -> list[Path]:
     """Write one PNG a stain, `<slide>-<stain>.png`, and return their paths."""
     paths = []
-    for name, picture in stain_pictures(view(slide), matrix).items():
-        path = Path(folder) / f"{Path(slide.name).stem}-{name}.png"
+    whole = slide.thumbnail(min(PICTURE_PX, max(slide.bounds.width, slide.bounds.height)))
+    for name, picture in stain_pictures(whole, matrix).items():
+        path = folder / f"{Path(slide.name).stem}-{name}.png"
         write_picture(path, picture)
         paths.append(path)
     return paths
@@ -261,50 +247,41 @@ SLIDE_SUFFIXES = (".tif", ".tiff")
 MAX_PICTURE_PX = 400_000_000
 
 
-def fit_slide(slide: Slide, template: HsdColours | None = None, seed: int = 0) -> StainTransform:
-    """The transform of a slide, fitted on its own tissue."""
-    return StainTransform(colours_of(slide, seed), template or HsdColours.default())
+def fit_slide(slide: Slide, template: HsdColours | None = None) -> StainTransform:
+    """The transform of a slide, fitted on its own tissue; without a template, to the default one."""
+    return StainTransform(colours_of(slide), template or HsdColours.default())
 
 
-def colours_of(slide: Slide, seed: int = 0) -> HsdColours:
-    """A slide's own colours, be it as what others shall look like; too little tissue is its error."""
+def colours_of(slide: Slide) -> HsdColours:
+    """A slide's own colours, for a transform or a template; too little tissue is an error."""
     try:
-        return HsdColours.of(sample_slide(slide, seed))
+        return HsdColours.of(sample_slide(slide))
     except TooLittleTissueError as error:
         raise TooLittleTissueError(error.problem, path=slide.info.path, next_step=error.next_step) from error
 
 
-def standardise_slide(
-    slide: Slide,
-    transform: StainTransform,
-    output: str | Path,
-    *,
-    tile_px: int = 512,
-    quality: int = 90,
-) -> None:
+def standardise_slide(slide: Slide, transform: StainTransform, output: Path) -> None:
     """Write the standardised slide: a pyramid (.tif), a plain picture (.png, .jpg) or the transform (.json).
 
     Level-0 coordinates stay as they are. Tiles are read, mapped and written as they come.
     """
-    suffix = Path(output).suffix.lower()
+    suffix, whole, threads = output.suffix.lower(), Box(0, 0, slide.width, slide.height), available_cores()
     if suffix == ".json":
         transform.save(output)
     elif suffix in SLIDE_SUFFIXES:
-        table, threads = transform.table, available_cores()
-        boxes = Box(0, 0, slide.width, slide.height).tiles(tile_px)
+        table, form = transform.table, PyramidFormat(slide.mpp, quality=90)
+        boxes = whole.tiles(form.tile_px)
         tiles = ordered_map(
             lambda box: table.apply(slide.read_level(0, box)), boxes, threads=threads, ahead=2 * threads
         )
-        form = PyramidFormat(mpp=slide.mpp, tile_px=tile_px, quality=quality)
         write_pyramid(output, tiles, slide.width, slide.height, form)
-    elif suffix in PICTURE_SUFFIXES:
-        if slide.width * slide.height > MAX_PICTURE_PX:
+    elif suffix in PICTURE_FORMATS:
+        if whole.area > MAX_PICTURE_PX:
             raise UsageError(
                 f"{slide.width} x {slide.height} pixels are too many for one picture",
-                next_step=f"write a pyramid: {Path(output).with_suffix('.tif').name}",
+                next_step=f"write a pyramid: {output.with_suffix('.tif').name}",
             )
-        whole = slide.read_level(0, Box(0, 0, slide.width, slide.height))
-        write_picture(output, transform.apply(whole, available_cores()))
+        write_picture(output, transform.apply(slide.read_level(0, whole), threads))
     else:
-        known = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES, ".json"))
+        known = ", ".join((*SLIDE_SUFFIXES, *PICTURE_FORMATS, ".json"))
         raise UsageError(f"{output}: there is no format {suffix!r}", next_step=f"choose from {known}")

@@ -346,7 +346,7 @@ def find_tissue(slide: Slide, config: TissueConfig | None = None) -> TissueMask:
     plan = plan_tiles(slide.bounds, slide.mpp, mpp=mpp, tile_px=BLOCK_PX)
     rgb = np.empty((plan.height, plan.width, 3), np.uint8)
     for tile, pixels in read_tiles(slide, plan):
-        rgb[tile.core.y : tile.core.bottom, tile.core.x : tile.core.right] = pixels
+        rgb[tile.core.slices] = pixels
     return TissueMask(segment_tissue(rgb, mpp, config), mpp, plan.x, plan.y, plan.scale)
 
 

@@ -95,7 +95,7 @@ def overview(view: View, mpp: float) -> Image:
     density = np.zeros((plan.height, plan.width), np.float32)
     for tile, pixels in read_tiles(slide, plan):
         core = tile.core
-        density[core.y : core.bottom, core.x : core.right] = nuclear_density(pixels, view.stain.name)
+        density[core.slices] = nuclear_density(pixels, view.stain.name)
     return density * tissue_share(view.tissue, slide.mpp, density.shape, mpp)
 
 
