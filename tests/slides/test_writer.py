@@ -129,7 +129,7 @@ def test_wrong_numbers_and_kinds_of_tiles_are_refused(tmp_path: Path) -> None:
     for tiles, message in (
         ([], "no tiles"),
         ([tile] * 3, "more than 2"),
-        ([tile, tile[..., 0]], "unlike the first"),
+        ([tile, tile[..., 0]], "broadcast"),
     ):
         with pytest.raises(ValueError, match=message):
             write_pyramid(tmp_path / "a.tif", tiles, 128, 64, form)

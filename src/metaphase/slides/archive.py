@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -42,8 +43,9 @@ RETRIES = 2
 MAX_ANSWER_BYTES = 512_000_000
 PIXELS, STORED = "7FE00010", "1.2.840.10008.1.2.1"
 AS_STORED = 'multipart/related; type="application/octet-stream"; transfer-syntax=*'
+_ADDRESS = re.compile(r"https?://[^/\s]")
 _UID = re.compile(r"[0-9]+(\.[0-9]+)*")
-_MODALITY = "SM"
+_SYNTAX = re.compile(r"transfer-syntax=\"?([0-9.]+)")
 _STUDY_AND_SERIES = ("0020000D", "0020000E")
 PAGE = 500
 
@@ -58,7 +60,7 @@ class RemoteSlide:
     series: str
 
     def __post_init__(self) -> None:
-        if not re.match(r"https?://[^/\s]", self.url):
+        if not _ADDRESS.match(self.url):
             raise ValueError(f"{printable(self.url)[:80]!r} is not an address: http://... or https://...")
         for uid in (self.study, self.series):
             if not _UID.fullmatch(uid) or len(uid) > 64:
@@ -107,29 +109,28 @@ def find_slides(
     """
     archive = Archive(url)
     named = [(remote, archive.name_of(remote)) for remote in archive.slides(patient=patient, study=study)]
-    names = [name for _, name in named]
-    found = []
+    names = Counter(name for _, name in named)
+    files = []
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for remote, name in named:
-        if name is None:
-            continue
-        path = folder / f"{name if names.count(name) == 1 else f'{name}-{remote.series}'}{SUFFIX}"
-        write_text(path, json.dumps(asdict(remote), indent=2) + "\n")
-        found.append((path, remote))
-    return found
+        if name is not None:
+            stem = name if names[name] == 1 else f"{name}-{remote.series}"
+            files.append((folder / f"{stem}{SUFFIX}", remote))
+            write_text(files[-1][0], json.dumps(asdict(remote), indent=2) + "\n")
+    return files
 
 
 def store_results(url: str, results: Iterable[Path]) -> list[Path]:
     """Store DICOM results at a server, files or those of folders of results; the files that were stored."""
     files: list[Path] = []
     for path in results:
-        found = sorted({*path.glob("*.dcm"), *path.glob("*/*.dcm")}) if path.is_dir() else [path]
-        if not found:
+        inside = sorted({*path.glob("*.dcm"), *path.glob("*/*.dcm")}) if path.is_dir() else [path]
+        if not inside:
             raise UsageError(
                 f"{path} holds no DICOM results", next_step="metaphase detect SLIDE -o DIR --format dicom"
             )
-        files += found
+        files += inside
     archive = Archive(url)
     for file in files:
         archive.store(file)
@@ -144,7 +145,7 @@ class Archive:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        if not re.match(r"https?://[^/\s]", url):
+        if not _ADDRESS.match(url):
             raise UsageError(f"{url!r} is not an address", next_step="give http://... or https://...")
         self._session = _session(self.url)
         self._client = _needed("dicomweb_client").DICOMwebClient(self.url, session=self._session)
@@ -179,25 +180,25 @@ class Archive:
 
     def slides(self, *, patient: str | None = None, study: str | None = None) -> list[RemoteSlide]:
         """The series of slides that it has."""
-        wanted = {"Modality": _MODALITY} | ({"PatientID": patient} if patient else {})
-        found: dict[str, RemoteSlide] = {}
+        filters = {"Modality": "SM"} | ({"PatientID": patient} if patient else {})
+        slides: dict[RemoteSlide, None] = {}
         with self.asking("its slides"):
             while True:
                 page = self._client.search_for_series(
-                    study_instance_uid=study, search_filters=wanted, limit=PAGE, offset=len(found)
+                    study_instance_uid=study, search_filters=filters, limit=PAGE, offset=len(slides)
                 )
                 more = [
-                    RemoteSlide(self.url, *(one[tag]["Value"][0] for tag in _STUDY_AND_SERIES))
-                    for one in page
+                    RemoteSlide(self.url, *(series[tag]["Value"][0] for tag in _STUDY_AND_SERIES))
+                    for series in page
                 ]
-                if all(remote.series in found for remote in more):
-                    return list(found.values())
-                found |= {remote.series: remote for remote in more}
+                if slides.keys() >= set(more):
+                    return list(slides)
+                slides |= dict.fromkeys(more)
 
     def headers(self, study: str, series: str) -> list[Any]:
         """What the instances of a series say of themselves."""
         with self.asking(f"the headers of series {series}"):
-            return [header_of(one) for one in self._client.retrieve_series_metadata(study, series)]
+            return [header_of(header) for header in self._client.retrieve_series_metadata(study, series)]
 
     def name_of(self, remote: RemoteSlide) -> str | None:
         """What is written on the glass, or the series where nothing is stated; None for what is no slide."""
@@ -220,11 +221,10 @@ class Archive:
             dataset = pydicom.dcmread(file)
         with self.asking(f"storing {file}"):
             answer = self._client.store_instances([dataset])
-            failed = [one.get("FailureReason", 0) for one in answer.get("FailedSOPSequence") or []]
-            if failed:
-                raise ValueError(f"not stored, reason {failed[0]}")
-            stored = [one.ReferencedSOPInstanceUID for one in answer.get("ReferencedSOPSequence") or []]
-            if dataset.SOPInstanceUID not in stored:
+            for failed in answer.get("FailedSOPSequence") or ():
+                raise ValueError(f"not stored, reason {failed.get('FailureReason', 0)}")
+            stored = answer.get("ReferencedSOPSequence") or ()
+            if dataset.SOPInstanceUID not in [known.ReferencedSOPInstanceUID for known in stored]:
                 raise ValueError("it does not confirm that the object is stored")
 
     def stored_syntax(self, study: str, series: str, instance: str) -> str:
@@ -242,10 +242,10 @@ class Archive:
         with self.asking(f"tiles of instance {instance}"):
             answer = self._session.get(address, headers={"Accept": AS_STORED})
             answer.raise_for_status()
-            syntax, found = parts_of(answer.headers.get("Content-Type", ""), answer.content)
-            if len(found) != len(numbers):
-                raise ValueError(f"{len(found)} tiles for {len(numbers)}")
-            return syntax, found
+            syntax, frames = parts_of(answer.headers.get("Content-Type", ""), answer.content)
+            if len(frames) != len(numbers):
+                raise ValueError(f"{len(frames)} tiles for {len(numbers)}")
+            return syntax, frames
 
 
 def header_of(stated: dict[str, Any]) -> Any:
@@ -257,21 +257,21 @@ def header_of(stated: dict[str, Any]) -> Any:
 
 def parts_of(kind: str, body: bytes) -> tuple[str, list[bytes]]:
     """Transfer syntax and parts of an answer of this Content-Type: one part, or several by a boundary."""
-    main = kind.partition(";")[0].strip().lower()
-    syntax = re.search(r"transfer-syntax=\"?([0-9.]+)", kind)
-    if main == "application/octet-stream" or main.startswith("image/"):
-        return (syntax[1] if syntax else STORED), [body]
+    main, syntax = kind.partition(";")[0].strip().lower(), _SYNTAX.search(kind)
     boundary = re.search(r'boundary="?([^";\s]+)', kind)
-    if main != "multipart/related" or boundary is None:
+    if main == "application/octet-stream" or main.startswith("image/"):
+        parts = [body]
+    elif main == "multipart/related" and boundary:
+        parts = []
+        for part in body.split(b"--" + boundary[1].encode())[1:-1]:
+            head, parted, content = part.partition(b"\r\n\r\n")
+            if not parted:
+                raise ValueError("a part without headers")
+            syntax = _SYNTAX.search(head.decode("latin-1")) or syntax
+            parts.append(content.removesuffix(b"\r\n"))
+    else:
         raise ValueError(f"of type {printable(kind)[:60] or 'unknown'}, in place of tiles")
-    found = []
-    for part in body.split(b"--" + boundary[1].encode())[1:-1]:
-        head, parted, content = part.partition(b"\r\n\r\n")
-        if not parted:
-            raise ValueError("a part without headers")
-        syntax = re.search(r"transfer-syntax=\"?([0-9.]+)", head.decode("latin-1")) or syntax
-        found.append(content.removesuffix(b"\r\n"))
-    return (syntax[1] if syntax else STORED), found
+    return (syntax[1] if syntax else STORED), parts
 
 
 # ---- how it is asked ----

@@ -123,9 +123,9 @@ def _problem(shape: tuple[int, ...], kind: np.dtype[Any]) -> tuple[str, str] | N
         return "is several images", "give them one by one: mp.detect(list(pixels))"
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 2)):
         return "is grey", GIVE_RGB
-    if len(shape) == 3 and shape[2] not in SAMPLES and shape[0] in SAMPLES:
-        return "has its channels first", "move them to the end: numpy.moveaxis(pixels, 0, -1)"
     if len(shape) != 3 or shape[2] not in SAMPLES:
+        if len(shape) == 3 and shape[0] in SAMPLES:
+            return "has its channels first", "move them to the end: numpy.moveaxis(pixels, 0, -1)"
         return "is not an image", GIVE_RGB
     if kind.kind == "u" and kind.itemsize == 2:
         return "has 16 bits", "bring it to 8, as (pixels >> 8).astype('uint8') where all 16 are in use"
@@ -139,7 +139,7 @@ def _block_sides(pixels: Any) -> tuple[int, int] | None:
     if isinstance(pixels, np.ndarray):
         return None
     chunks = getattr(pixels, "shards", None) or pixels.chunks or (BLOCK_PX, BLOCK_PX)
-    sides = [max(one) if isinstance(one, tuple) else int(one) for one in chunks[:2]]
+    sides = [int(np.max(chunk)) for chunk in chunks[:2]]
     high, wide = (min(MOST_BLOCK_PX, side * -(-BLOCK_PX // side)) for side in sides)
     return high, wide
 

@@ -15,14 +15,7 @@ import openslide
 
 from metaphase.base.arrays import BELIEVABLE_MPP, RGB, Box
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError
-from metaphase.slides.contract import (
-    Resolution,
-    Slide,
-    SlideInfo,
-    damage,
-    make_levels,
-    over_white,
-)
+from metaphase.slides.contract import Resolution, Slide, SlideInfo, as_rgb, damage, make_levels
 
 SQUARE_TOLERANCE = 0.02
 CHECK_MPP = (
@@ -30,34 +23,31 @@ CHECK_MPP = (
 )
 GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
-_MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6}
+_MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6} | {
+    "micrometer": 1.0, "micron": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6,
+}  # fmt: skip
 
 
 def choose_resolution(
     stated: tuple[float, float] | None, flag: float | None, path: Path | None
 ) -> tuple[Resolution | None, ResultWarnings]:
     """Resolution from the file's (x, y) mpp and the user's flag, and warnings. The flag wins."""
-    believed = stated if stated and all(_believable(value) for value in stated) else None
-    own = math.sqrt(believed[0] * believed[1]) if believed else None
-    if flag is None:
-        warnings: ResultWarnings = ()
-        if stated is None:
-            warnings = (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
-        elif believed is None:
-            text = f"the file states {stated[0]:.4g} x {stated[1]:.4g} um/px, which no bright-field scan has"
-            warnings = (ResultWarning("odd-mpp", text, GIVE_MPP),)
-        elif abs(stated[0] / stated[1] - 1) > SQUARE_TOLERANCE:
-            text = f"pixels are not square ({stated[0]:.4g} x {stated[1]:.4g} um)"
-            warnings = (
-                ResultWarning("oblong-pixels", text, "areas are right; a length uses the geometric mean"),
-            )
-        return (Resolution(own, "metadata") if own else None), warnings
-    check_flag(flag, path)
-    given = Resolution(float(flag), "flag")
-    if own is None or abs(flag / own - 1) <= SQUARE_TOLERANCE:
-        return given, ()
-    text = f"the given {flag:g} um/px overrides the {own:.4g} of the file"
-    return given, (ResultWarning("mpp-overridden", text, CHECK_MPP),)
+    x, y = stated or (0.0, 0.0)
+    own = math.sqrt(x * y) if _believable(x) and _believable(y) else None
+    if flag is not None:
+        check_flag(flag, path)
+        text = f"the given {flag:g} um/px overrides the {own:.4g} of the file" if own else ""
+        overridden = ResultWarning("mpp-overridden", text, CHECK_MPP)
+        differs = own is not None and abs(flag / own - 1) > SQUARE_TOLERANCE
+        return Resolution(float(flag), "flag"), (overridden,) if differs else ()
+    if stated is None:
+        return None, (ResultWarning("no-mpp", "the file states no micrometres per pixel", GIVE_MPP),)
+    if own is None:
+        text = f"the file states {x:.4g} x {y:.4g} um/px, which no bright-field scan has"
+        return None, (ResultWarning("odd-mpp", text, GIVE_MPP),)
+    text = f"pixels are not square ({x:.4g} x {y:.4g} um)"
+    oblong = ResultWarning("oblong-pixels", text, "areas are right; a length uses the geometric mean")
+    return Resolution(own, "metadata"), (oblong,) if abs(x / y - 1) > SQUARE_TOLERANCE else ()
 
 
 def slide_info(
@@ -89,9 +79,8 @@ def check_flag(mpp: float, path: Path | None) -> None:
 
 def micrometres(unit: str) -> float | None:
     """Micrometres in a unit of length, by its sign or its name; None where it is none."""
-    plain = unit.strip().lower().replace("metre", "meter").removesuffix("s")
-    named = {"micrometer": 1.0, "micron": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6}
-    return _MICROMETRES.get(unit.strip(), named.get(plain))
+    name = unit.strip().lower().replace("metre", "meter").removesuffix("s")
+    return _MICROMETRES.get(unit.strip(), _MICROMETRES.get(name))
 
 
 def openslide_mpp(properties: Mapping[str, str]) -> tuple[float, float] | None:
@@ -176,7 +165,7 @@ class OpenSlideSlide(Slide):
                     self._handle = openslide.OpenSlide(self._path)
                 with openslide.OpenSlide(self._path) as own:  # others may spoil one that is shared
                     image = own.read_region(corner, level, size)
-        return over_white(np.asarray(image))
+        return as_rgb(np.asarray(image))
 
     def close(self) -> None:
         """Release the file."""

@@ -266,7 +266,7 @@ def read_resampled(slide: Slide, x: float, y: float, width: int, height: int, sc
             next_step="give finite coordinates and a resolution above 0",
         )
     downsamples = [level.downsample for level in slide.levels]
-    enough = [i for i, found in enumerate(downsamples) if found <= scale * (1 + COARSER_TOLERANCE)]
+    enough = [i for i, factor in enumerate(downsamples) if factor <= scale * (1 + COARSER_TOLERANCE)]
     level = max(enough, key=lambda i: downsamples[i], default=0)
     downsample = downsamples[level]
     return _read_scaled(slide, level, x / downsample, y / downsample, width, height, scale / downsample)
@@ -321,19 +321,17 @@ def make_levels(sizes: Iterable[tuple[int, int]]) -> tuple[Level, ...]:
 
 
 def as_rgb(pixels: npt.NDArray[np.uint8], *, premultiplied: bool = False) -> RGB:
-    """(height, width, samples) of grey, RGB or RGBA to RGB over white."""
+    """(height, width, samples) of grey, RGB or RGBA to RGB over white.
+
+    Colours that are `premultiplied` are darkened already where they are transparent.
+    """
     samples = pixels.shape[2]
-    if samples == 4:
-        return over_white(pixels, premultiplied=premultiplied)
-    return np.repeat(pixels, 3, axis=2) if samples == 1 else pixels
-
-
-def over_white(rgba: npt.NDArray[np.uint8], *, premultiplied: bool = False) -> RGB:
-    """Composite (height, width, 4) pixels over white; `premultiplied` colours are darkened already."""
-    rgb = np.ascontiguousarray(rgba[..., :3])
-    holes = rgba[..., 3] < WHITE
+    if samples < 4:
+        return np.repeat(pixels, 3, axis=2) if samples == 1 else pixels
+    rgb = np.ascontiguousarray(pixels[..., :3])
+    holes = pixels[..., 3] < WHITE
     if holes.any():
-        weight = rgba[holes, 3:].astype(np.uint16)
+        weight = pixels[holes, 3:].astype(np.uint16)
         if premultiplied:
             blended = np.minimum(rgb[holes] + (WHITE - weight), WHITE)
         else:

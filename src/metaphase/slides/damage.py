@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import struct
-import zlib
 from collections.abc import Iterator
-from itertools import cycle
-from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 import cv2
@@ -20,48 +16,6 @@ from PIL import Image
 from tifffile import COMPRESSION
 
 from metaphase.base.arrays import RGB, AnyFloats, Box, Floats32
-
-# ---- PNG: are all rows there ----
-
-SIGNATURE_BYTES = 8
-CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-PIECE_BYTES = 1 << 20
-
-
-def check_png(path: Path) -> None:
-    """Refuse, as a `ValueError`, a file whose pixels are fewer than its header states."""
-    needed = held = 0
-    unpacker = zlib.decompressobj()
-    with path.open("rb") as file:
-        file.seek(SIGNATURE_BYTES)
-        while len(head := file.read(8)) == 8:
-            size, kind = struct.unpack(">I4s", head)
-            end = file.tell() + size + 4
-            if kind == b"IHDR":
-                width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", file.read(13))
-                bits = (
-                    depth * CHANNELS[colour]
-                )  # and a byte a row that tells how it is packed, unless interlaced
-                row = -(-width * bits // 8) + 1
-                needed = width * height * bits // 8 if interlaced else height * row
-            elif kind == b"IDAT":
-                while size and (piece := file.read(min(size, PIECE_BYTES))):
-                    size -= len(piece)
-                    held += _unpacked(unpacker, piece)
-            file.seek(end)
-    held += len(unpacker.flush())
-    if held < needed:
-        raise ValueError(f"the file holds {held:,} of {needed:,} bytes")
-
-
-def _unpacked(unpacker: zlib._Decompress, piece: bytes) -> int:
-    """How many bytes a piece stands for, of which a million at a time are kept."""
-    held = 0
-    while piece and not unpacker.eof:
-        held += len(unpacker.decompress(piece, PIECE_BYTES))
-        piece = unpacker.unconsumed_tail
-    return held
-
 
 # ---- JPEG: do the data end where the pixels do ----
 
@@ -113,12 +67,12 @@ def check_jpeg(data: bytes, tables: bytes | None = None) -> None:
     frame = jpeg_frame(data)
     if frame.marker not in (0xC0, 0xC1) or frame.scanned != frame.components:
         return
-    found = _END.search(data, frame.start)
-    if found and found[1] != b"\xd9":
-        raise ValueError(f"marker {found[1].hex()} among its pixels")
-    end = found.start() if found else len(data)
+    marker = _END.search(data, frame.start)
+    if marker and marker[1] != b"\xd9":
+        raise ValueError(f"marker {marker[1].hex()} among its pixels")
+    end = marker.start() if marker else len(data)
     restarts = _RESTART.findall(data, frame.start, end)
-    if any(one[0] != 0xD0 + wanted for one, wanted in zip(restarts, cycle(range(8)), strict=False)):
+    if any(restart[0] != 0xD0 + number % 8 for number, restart in enumerate(restarts)):
         raise ValueError("parts of its pixels are missing or out of order")
     known = data[:2] if tables is None else data[:2] + tables[2:-2]
     last = max(frame.start, end - SLACK_BYTES)
@@ -232,8 +186,7 @@ def _odd_rows(green: npt.NDArray[np.uint8]) -> Iterator[tuple[str, Box]]:
 
 def _means(values: npt.NDArray[np.uint8]) -> Floats32:
     means = cv2.boxFilter(values, cv2.CV_32F, (SEGMENT_PX, 1), anchor=(0, 0), borderType=cv2.BORDER_REPLICATE)
-    found: Floats32 = np.ascontiguousarray(means[:, ::SEGMENT_PX])
-    return found
+    return np.ascontiguousarray(means[:, ::SEGMENT_PX], np.float32)
 
 
 def _seams(steps: AnyFloats, length: int) -> AnyFloats:
@@ -251,5 +204,4 @@ def _seams(steps: AnyFloats, length: int) -> AnyFloats:
 def _second(a: AnyFloats, b: AnyFloats, c: AnyFloats, d: AnyFloats) -> AnyFloats:
     """The second largest of four, one of which may be odd itself."""
     least = np.minimum(np.maximum(a, b), np.maximum(c, d))
-    found: AnyFloats = np.maximum(least, np.maximum(np.minimum(a, b), np.minimum(c, d)))
-    return found
+    return np.asarray(np.maximum(least, np.maximum(np.minimum(a, b), np.minimum(c, d))))

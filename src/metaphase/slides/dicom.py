@@ -207,9 +207,8 @@ def source_image(path: Path) -> Any:
     sized = ("TotalPixelMatrixColumns", "ConcatenationFrameOffsetNumber", "ImageType", "SOPClassUID")
     headers = [header_of(part, sized) for part in parts]
     chosen = finest(headers, path)
-    file = next(part for header, part in zip(headers, parts, strict=True) if header is chosen)
     with damage(path, "damaged DICOM slide"):
-        return _library("pydicom", path).dcmread(file, stop_before_pixels=True)
+        return _library("pydicom", path).dcmread(chosen.filename, stop_before_pixels=True)
 
 
 def finest(headers: Sequence[Any], path: Path) -> Any:
@@ -219,24 +218,24 @@ def finest(headers: Sequence[Any], path: Path) -> Any:
         raise SlideError("its series has no level of a pyramid", path=path, next_step="name the slide's file")
     first = "ConcatenationFrameOffsetNumber"
     with damage(path, "damaged DICOM slide"):
-        return min(levels, key=lambda one: (-int(one.TotalPixelMatrixColumns), int(one.get(first) or 0)))
+        return min(levels, key=lambda it: (-int(it.TotalPixelMatrixColumns), int(it.get(first) or 0)))
 
 
 def _only_slide(folder: Path) -> list[Path]:
     """Files of the one slide in a folder, its pyramid's levels."""
-    found: dict[str, list[Path]] = {}
+    slides: dict[str, list[Path]] = {}
     for path in dicom_files(folder):
         header = header_of(path)
         if _is_level(header):
-            found.setdefault(str(header.get("SeriesInstanceUID")), []).append(path)
-    if len(found) != 1:
-        names = ", ".join(paths[0].name for paths in found.values())
+            slides.setdefault(str(header.get("SeriesInstanceUID")), []).append(path)
+    if len(slides) != 1:
+        names = ", ".join(paths[0].name for paths in slides.values()) or "none"
         raise SlideError(
-            f"the folder holds {len(found)} DICOM whole slides" + (f" ({names})" if found else ""),
+            f"the folder holds {len(slides)} DICOM whole slides ({names})",
             path=folder,
-            next_step="name a file of the slide you mean" if found else "name the slide's own file or folder",
+            next_step="name a file of the slide you mean",
         )
-    return next(iter(found.values()))
+    return next(iter(slides.values()))
 
 
 def _of_series(path: Path) -> list[Path]:

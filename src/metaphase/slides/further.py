@@ -67,7 +67,7 @@ def _czi_mpp(metadata: Mapping[str, Any]) -> tuple[float, float] | None:
     """Micrometres per pixel: the scaling is stated in metres."""
     try:
         distances = metadata["ImageDocument"]["Metadata"]["Scaling"]["Items"]["Distance"]
-        metres = {str(one["@Id"]): float(one["Value"]) for one in distances}
+        metres = {str(axis["@Id"]): float(axis["Value"]) for axis in distances}
         return metres["X"] * 1e6, metres["Y"] * 1e6
     except (KeyError, TypeError, ValueError):
         return None
@@ -151,37 +151,33 @@ def _refuse_risky(array: Any, path: Path) -> None:
 
 def _codecs(stated: Any) -> Iterator[str]:
     """The names of codecs, those inside others too."""
-    for one in stated if isinstance(stated, list | tuple) else ():
-        if isinstance(one, Mapping):
-            yield str(one.get("name", one.get("id")))
-            inner = one.get("configuration")
-            yield from _codecs(inner.get("codecs") if isinstance(inner, Mapping) else None)
-        else:
-            yield from _codecs(one)
+    if isinstance(stated, Mapping):
+        if "name" in stated or "id" in stated:
+            yield str(stated.get("name", stated.get("id")))
+        stated = list(stated.values())
+    for part in stated if isinstance(stated, list | tuple) else ():
+        yield from _codecs(part)
 
 
 def _ome(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """The metadata: under `ome` since 0.5, bare before."""
-    found: Mapping[str, Any] = attributes.get("ome", attributes)
-    return found
+    return dict(attributes.get("ome", attributes))
 
 
 def _ome_mpp(image: Mapping[str, Any]) -> tuple[float, float] | None:
     """Micrometres per pixel of the finest level, where the axes state a unit of length."""
     scales = [
-        one["scale"]
+        transformation["scale"]
         for stated in (image["datasets"][0], image)
-        for one in stated.get("coordinateTransformations", ())
-        if one["type"] == "scale"
+        for transformation in stated.get("coordinateTransformations", ())
+        if transformation["type"] == "scale"
     ]
-    axes = {str(axis["name"]): number for number, axis in enumerate(image["axes"])}
-    found = []
-    for number in (axes["x"], axes["y"]):
-        unit = micrometres(str(image["axes"][number].get("unit", "")))
-        if unit is None or not scales:
-            return None
-        found.append(float(np.prod([float(scale[number]) for scale in scales])) * unit)
-    return found[0], found[1]
+    sizes = {}
+    for number, axis in enumerate(image["axes"]):
+        unit = micrometres(str(axis.get("unit", "")))
+        if unit is not None and scales:
+            sizes[axis["name"]] = math.prod(float(scale[number]) for scale in scales) * unit
+    return (sizes["x"], sizes["y"]) if {"x", "y"} <= sizes.keys() else None
 
 
 def _is_zarr(path: Path) -> bool:

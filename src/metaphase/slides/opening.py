@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import openslide
 from PIL import Image, UnidentifiedImageError
 
@@ -37,7 +38,7 @@ from metaphase.slides.backends import (
     slide_info,
 )
 from metaphase.slides.contract import Slide, SlideBackend, closed_on_failure, damage
-from metaphase.slides.damage import check_jpeg, check_png
+from metaphase.slides.damage import check_jpeg
 from metaphase.slides.dicom import dicom_files, is_dicom, is_dicom_slide, open_dicom
 from metaphase.slides.further import FURTHER
 from metaphase.slides.tiff import DECODABLE, TiffSlide, not_bright_field, open_layout
@@ -319,7 +320,7 @@ def _open_image(path: Path, mpp: float | None) -> Slide:
                         next_step="export it as 8-bit RGB",
                     )
                 if image.format == "PNG":
-                    check_png(path)
+                    imagecodecs.png_decode(path.read_bytes())  # Pillow fills rows that are missing
                 if image.format == "JPEG":
                     check_jpeg(path.read_bytes())
                 pixels = opaque(image)

@@ -6,13 +6,11 @@ Pixels equal OpenSlide's. Nothing larger than one region and its tiles is held i
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -39,18 +37,8 @@ from metaphase.slides.damage import check_jpeg, check_packed, is_plain, jpeg_fra
 
 # ---- what a TIFF file holds ----
 
-DECODABLE = frozenset(
-    {
-        COMPRESSION.NONE,
-        COMPRESSION.LZW,
-        COMPRESSION.JPEG,
-        COMPRESSION.ADOBE_DEFLATE,
-        COMPRESSION.DEFLATE,
-        COMPRESSION.PACKBITS,
-        COMPRESSION.ZSTD,
-        COMPRESSION.WEBP,
-    }
-)
+CODECS = ("NONE", "LZW", "JPEG", "ADOBE_DEFLATE", "DEFLATE", "PACKBITS", "ZSTD", "WEBP")
+DECODABLE = frozenset(COMPRESSION[name] for name in CODECS)
 """Codecs whose result equals OpenSlide's, or that OpenSlide lacks; JPEG 2000 stays with OpenSlide."""
 COLOUR_MODELS = (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
 MAX_CHUNK_PX = 64_000_000
@@ -65,20 +53,13 @@ MOST_PX_A_BYTE = 50_000
 """An image may promise so many pixels, or so many for each byte of its file: blank tiles take few bytes."""
 
 
-@dataclass(frozen=True)
 class Chunks:
     """The grid of tiles (or strips) of one level."""
 
-    page: TiffPage
-    width: int
-    height: int
-    across: int
-
-    @classmethod
-    def of(cls, page: TiffPage) -> Chunks:
-        """The chunk grid of a page."""
-        height, width = page.chunks[:2]
-        return cls(page, width, height, -(-page.imagewidth // width))
+    def __init__(self, page: TiffPage) -> None:
+        self.page = page
+        self.height, self.width = page.chunks[:2]
+        self.across = -(-page.imagewidth // self.width)
 
     def covering(self, box: Box) -> list[int]:
         """Indices of the chunks that `box` touches, row by row."""
@@ -90,9 +71,8 @@ class Chunks:
     def shared(self) -> frozenset[int]:
         """Offsets at which several chunks lie: fit for blank ones only."""
         tiles = zip(self.page.dataoffsets, self.page.databytecounts, strict=True)
-        return frozenset(
-            offset for offset, times in Counter(at for at, size in tiles if size).items() if times > 1
-        )
+        times = Counter(offset for offset, size in tiles if size)
+        return frozenset(offset for offset, number in times.items() if number > 1)
 
     def position(self, index: int) -> Box:
         """The box of a chunk in the plane of its level."""
@@ -108,7 +88,7 @@ class TiffLayout(NamedTuple):
     """The full image and its reduced copies, finest first."""
     mpp: tuple[float, float] | None
     """(x, y) micrometres per pixel as the file states them."""
-    images: int = 1
+    images: int
     """Images of the full size, of which the first is read."""
 
 
@@ -126,7 +106,8 @@ def open_layout(path: Path) -> TiffLayout:
             pages = pyramid_pages(tiff)
             for page in pages[1:]:
                 _check_page(page)
-            layout = TiffLayout(file, pages, stated_mpp(tiff), _images(tiff))
+            alike = sum(page.aspage().shape == tiff.pages.first.shape for page in tiff.pages)
+            layout = TiffLayout(file, pages, stated_mpp(tiff), alike)
             ranges = (zip(page.dataoffsets, page.databytecounts, strict=True) for page in pages)
             end = max(offset + size for parts in ranges for offset, size in parts)
         if end > size:
@@ -150,10 +131,10 @@ def _check_page(page: TiffPage) -> None:
         raise ValueError(f"an image of {page.imagewidth} x {page.imagelength} x {page.samplesperpixel}")
     if not isinstance(page.photometric, int):
         raise TypeError(f"colour model {page.photometric}")
-    sides = page.chunks[:2]
-    if len(sides) < 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+    height, width = page.chunks[:2]
+    if not all(isinstance(side, int) and side > 0 for side in (height, width)):
         raise ValueError(f"tiles or strips of {page.chunks}")
-    wanted = math.prod(-(-n // d) for n, d in zip((page.imagelength, page.imagewidth), sides, strict=True))
+    wanted = -(-page.imagelength // height) * -(-page.imagewidth // width)
     wanted *= page.samplesperpixel if page.planarconfig != PLANARCONFIG.CONTIG else 1
     offsets, counts = page.dataoffsets, page.databytecounts
     if not len(offsets) == len(counts) == wanted:
@@ -171,19 +152,13 @@ def pyramid_pages(tiff: TiffFile) -> tuple[TiffPage, ...]:
     full = tiff.pages.first
     if len(tiff.pages) + len(full.subifds or ()) > raised(MOST_DIRECTORIES):
         raise ValueError(f"more than {MOST_DIRECTORIES:,} directories; {RAISE_LIMITS}")
-    chained = [page.aspage() for page in tiff.pages[1:]]
-    subpages = [] if full.pages is None else [page.aspage() for page in full.pages]
-    reduced = [page for page in [*chained, *subpages] if _is_reduction(page, full)]
+    others = (page.aspage() for page in (*tiff.pages[1:], *(full.pages or ())))
+    reduced = [page for page in others if _is_reduction(page, full)]
     pages = [full]
     for page in sorted(reduced, key=lambda page: -page.imagewidth):
         if page.imagewidth < pages[-1].imagewidth:
             pages.append(page)
     return tuple(pages)
-
-
-def _images(tiff: TiffFile) -> int:
-    """Pages of the same kind and size as the first."""
-    return sum(page.aspage().shape == tiff.pages.first.shape for page in tiff.pages)
 
 
 def not_bright_field(page: TiffPage) -> str | None:
@@ -201,11 +176,6 @@ def not_bright_field(page: TiffPage) -> str | None:
     if page.chunks[0] * page.chunks[1] > MAX_CHUNK_PX:
         return f"one strip holds {page.chunks[1]} x {page.chunks[0]} pixels, too many to read in parts"
     return None
-
-
-def is_premultiplied(page: TiffPage) -> bool:
-    """Whether the colours of transparent pixels are darkened already (associated alpha)."""
-    return page.samplesperpixel == 4 and tuple(page.extrasamples[:1]) == (EXTRASAMPLE.ASSOCALPHA,)
 
 
 def stated_mpp(tiff: TiffFile) -> tuple[float, float] | None:
@@ -243,13 +213,12 @@ class TiffSlide(Slide):
 
     def __init__(self, layout: TiffLayout, info: SlideInfo) -> None:
         super().__init__(info)
-        self._levels = tuple(Chunks.of(page) for page in layout.pages)
+        self._levels = tuple(Chunks(page) for page in layout.pages)
         self._file = layout.file
         self._lock = threading.Lock()
         for page in layout.pages:  # tifffile reads these when asked, from the file that threads share
             _ = page.jpegtables, page.decode
-        self._threads = available_cores()
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
+        self._pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="decode")
 
     def _decode(self, level: int, box: Box) -> RGB:
         indices, page = self._levels[level].covering(box), self._levels[level].page
@@ -257,21 +226,18 @@ class TiffSlide(Slide):
         with reported_as(SlideError):
             if isinstance(self._file, RemoteFile):
                 self._file.fetch((page.dataoffsets[index], page.databytecounts[index]) for index in indices)
-            if len(indices) == 1 or self._threads == 1:
-                self._paste(level, indices, box, out)
-                return out
-            shares = [indices[i :: self._threads] for i in range(min(self._threads, len(indices)))]
-            for done in [self._pool.submit(self._paste, level, share, box, out) for share in shares]:
-                done.result()
+            if len(indices) == 1:
+                self._paste(level, box, out, indices[0])
+            else:
+                list(self._pool.map(partial(self._paste, level, box, out), indices))
         return out
 
-    def _paste(self, level: int, indices: list[int], box: Box, out: RGB) -> None:
-        """Decode the chunks and write their part of `box` into `out`."""
-        for index in indices:
-            position = self._levels[level].position(index)
-            part = position.intersection(box)
-            pixels = self._chunk(level, index)[part.moved(-position.x, -position.y).slices]
-            out[part.moved(-box.x, -box.y).slices] = pixels
+    def _paste(self, level: int, box: Box, out: RGB, index: int) -> None:
+        """Decode a chunk and write its part of `box` into `out`."""
+        position = self._levels[level].position(index)
+        part = position.intersection(box)
+        pixels = self._chunk(level, index)[part.moved(-position.x, -position.y).slices]
+        out[part.moved(-box.x, -box.y).slices] = pixels
 
     def _chunk(self, level: int, index: int) -> RGB:
         chunks = self._levels[level]
@@ -312,7 +278,7 @@ class TiffSlide(Slide):
             raise ValueError(f"{pixels.shape[2]} x {pixels.shape[1]} pixels")
         if offset in chunks.shared and not is_plain(pixels[0]):
             raise ValueError("other tiles have the same bytes")
-        return as_rgb(pixels[0], premultiplied=is_premultiplied(page))
+        return as_rgb(pixels[0], premultiplied=EXTRASAMPLE.ASSOCALPHA in page.extrasamples[:1])
 
     def _bytes(self, offset: int, size: int) -> bytes:
         handle = self._file

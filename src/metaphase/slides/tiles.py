@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context, reduction
 from typing import Any
@@ -76,12 +76,14 @@ class MaskGrid:
 
     def touches(self, core: Box, bounds: Box, scale: float) -> bool:
         """Whether a box, in pixels of `scale` level-0 pixels from the corner of `bounds` on, is partly in."""
-        across, down = bounds.x - self.x, bounds.y - self.y
-        left, right = ((x * scale + across) / self.scale for x in (core.x, core.right))
-        top, bottom = ((y * scale + down) / self.scale for y in (core.y, core.bottom))
+        corners = np.array([(core.x, core.y), (core.right, core.bottom)]) * scale + (bounds.x, bounds.y)
+        return bool(self.mask[self.touched(corners)].any())
+
+    def touched(self, corners: Points) -> tuple[slice, slice]:
+        """Rows and columns of the map's pixels that a box touches, by its two level-0 corners (2, 2)."""
+        (left, top), (right, bottom) = ((corners - (self.x, self.y)) / self.scale).tolist()
         rows = slice(max(0, math.floor(top + 1e-9)), max(0, math.ceil(bottom - 1e-9)))
-        columns = slice(max(0, math.floor(left + 1e-9)), max(0, math.ceil(right - 1e-9)))
-        return bool(self.mask[rows, columns].any())
+        return rows, slice(max(0, math.floor(left + 1e-9)), max(0, math.ceil(right - 1e-9)))
 
     def under(self, plan: TilePlan, box: Box) -> Mask:
         """The map at the pixels (height, width) of a box of a plan, each judged by its centre."""
@@ -90,10 +92,8 @@ class MaskGrid:
         column = np.floor((across - self.x) / self.scale).astype(np.int64)
         row = np.floor((down - self.y) / self.scale).astype(np.int64)
         rows, columns = self.mask.shape
-        found: Mask = self.mask[np.ix_(row.clip(0, rows - 1), column.clip(0, columns - 1))]
-        found[(row < 0) | (row >= rows)] = False
-        found[:, (column < 0) | (column >= columns)] = False
-        return found
+        inside = np.outer((row >= 0) & (row < rows), (column >= 0) & (column < columns))
+        return np.asarray(inside & self.mask[np.ix_(row.clip(0, rows - 1), column.clip(0, columns - 1))])
 
 
 def plan_tiles(
@@ -135,15 +135,16 @@ def read_tiles(
     workers = threads or available_cores()
 
     def read(tile: Tile) -> tuple[Tile, RGB]:
-        return tile, read_tile(slide, tile, *plan.to_level0(tile.outer.x, tile.outer.y), plan.mpp)
+        return tile, read_tile(slide, plan, tile)
 
     yield from ordered_map(read, plan.tiles, threads=workers, ahead=2 * workers if ahead is None else ahead)
 
 
-def read_tile(slide: Slide, tile: Tile, x: float, y: float, mpp: float) -> RGB:
-    """The pixels of a tile's outer box, from level-0 (x, y) on; odd ones are noted where flaws are."""
-    outer, scale = tile.outer, mpp / slide.mpp
-    pixels = slide.read(x, y, outer.width, outer.height, mpp)
+def read_tile(slide: Slide, plan: TilePlan, tile: Tile) -> RGB:
+    """The pixels of a tile's outer box; odd ones are noted where flaws are."""
+    outer, scale = tile.outer, plan.mpp / slide.mpp
+    x, y = plan.to_level0(outer.x, outer.y)
+    pixels = slide.read(x, y, outer.width, outer.height, plan.mpp)
     if slide.flaws is None:
         return pixels
     edges = ((slide.bounds.x - x, slide.bounds.right - x), (slide.bounds.y - y, slide.bounds.bottom - y))
@@ -213,12 +214,9 @@ def cut_squares(
 
 def _grouped(corners: Integers, block_px: int) -> list[Integers]:
     """Rows of the corners that fall into each block, blocks row by row."""
-    if not len(corners):
-        return []
-    blocks = corners // block_px
-    order = np.lexsort((blocks[:, 0], blocks[:, 1]))
-    changes = np.flatnonzero((np.diff(blocks[order], axis=0) != 0).any(axis=1)) + 1
-    return np.split(order, changes)
+    _, block = np.unique(corners[:, ::-1] // block_px, axis=0, return_inverse=True)
+    order = np.argsort(block.ravel(), kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(block.ravel()[order])) + 1) if len(order) else []
 
 
 # ---- tiles decoded by other processes: whoever computes has its interpreter to itself ----
@@ -259,11 +257,10 @@ class TileProcesses:
         source, slots = source_of(slide), ahead + hold + 1
         size = max(tile.outer.area for tile in plan.tiles) * CHANNELS
         room = self._of(slots * size)
-        decode = partial(_decode, source, plan.mpp, size, slots, len(room), slide.flaws is not None)
-        tasks = [
-            (number, tile, *plan.to_level0(tile.outer.x, tile.outer.y))
-            for number, tile in enumerate(plan.tiles)
-        ]
+        decode = partial(
+            _decode, source, replace(plan, tiles=()), size, slots, len(room), slide.flaws is not None
+        )
+        tasks = list(enumerate(plan.tiles))
         try:
             for number, (tile, flaws) in enumerate(in_order(self._pool, decode, tasks, ahead)):
                 if slide.flaws is not None:
@@ -344,15 +341,15 @@ def _begin(shared: _Shared) -> None:
 
 def _decode(
     source: SlideSource,
-    mpp: float,
+    plan: TilePlan,
     size: int,
     slots: int,
     total: int,
     noted: bool,
-    task: tuple[int, Tile, float, float],
+    task: tuple[int, Tile],
 ) -> tuple[Tile, list[Flaw]]:
     """Read one tile into its slot; flaws are returned where they are to be `noted`, else an error."""
-    number, tile, x, y = task
+    number, tile = task
     if len(_worker.get("room", ())) != total:
         _worker["room"] = _worker["shared"].mapped(total)
     if _worker.get("source") != source:
@@ -365,7 +362,7 @@ def _decode(
     slide: Slide = _worker["slide"]
     flaws: list[Flaw] = []
     slide.flaws = flaws if noted else None
-    _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, tile, x, y, mpp)
+    _pixels(_worker["room"], number % slots * size, tile)[:] = read_tile(slide, plan, tile)
     return tile, flaws
 
 

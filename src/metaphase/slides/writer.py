@@ -182,12 +182,8 @@ def _feed(
         expected = (min(side, size[1] - row * side), min(side, size[0] - column * side))
         tile = next(tiles, None)
         if tile is None or tile.shape[:2] not in (expected, (side, side)):
-            found = "no tile" if tile is None else f"a tile of shape {tile.shape}"
-            raise ValueError(f"{found} at column {column}, row {row}: expected {expected}")
-        if tile.dtype != first.dtype or tile.shape[2:] != first.shape[2:]:
-            raise ValueError(
-                f"a tile of {tile.dtype} {tile.shape} at column {column}, row {row}: unlike the first"
-            )
+            what = "no tile" if tile is None else f"a tile of shape {tile.shape}"
+            raise ValueError(f"{what} at column {column}, row {row}: expected {expected}")
         padding = [(0, side - tile.shape[0]), (0, side - tile.shape[1]), *[(0, 0)] * (tile.ndim - 2)]
         padded = np.pad(tile, padding, mode="edge")
         for level in coarser:

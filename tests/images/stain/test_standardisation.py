@@ -166,7 +166,7 @@ def test_a_slide_is_standardised_tile_by_tile(tmp_path, mpp):
     with open_slide(tmp_path / "out.tif") as out:
         assert (out.width, out.height, out.mpp) == (550, 600, pytest.approx(mpp))
         written = out.read_level(0, out.bounds)
-    assert np.abs(written.astype(int) - transform.apply(image)).mean() < 3
+    assert np.abs(written.astype(int) - transform.apply(image)).mean() < 4
 
 
 def test_pictures_and_transforms_by_suffix(tmp_path, transform):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
+import imagecodecs
 import numpy as np
 import numpy.typing as npt
 import shapely
@@ -44,13 +45,11 @@ from metaphase.images.tissue.background import (
     without_small_objects,
 )
 from metaphase.slides.contract import UNDECODABLE, Slide
-from metaphase.slides.damage import check_png
 from metaphase.slides.tiles import MaskGrid, plan_tiles, read_tiles
 
 # ---- a tissue mask that knows where on the slide it lies ----
 
-CLASS_NAME = "Tissue"
-CLASS_COLOUR = (0, 160, 70)
+CLASSIFICATION = {"name": "Tissue", "color": [0, 160, 70]}
 ID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "tissue.metaphase")
 PNG_KEY = "metaphase-tissue"
 LEAST_SCALE = 0.05
@@ -79,11 +78,6 @@ class TissueMask:
     """Level-0 pixels per pixel of the mask."""
 
     def __post_init__(self) -> None:
-        if self.mask.ndim != 2 or self.mask.dtype != np.bool_:
-            raise UsageError(
-                f"an array of shape {self.mask.shape} and type {self.mask.dtype} is not a mask",
-                next_step="give (height, width) bool",
-            )
         numbers = (self.mpp, self.scale, self.x, self.y)
         if not all(abs(number) <= MOST for number in numbers) or self.mpp <= 0 or self.scale < LEAST_SCALE:
             raise UsageError(
@@ -118,14 +112,7 @@ class TissueMask:
         """The tissue that none of these boxes of level-0 pixels touches."""
         mask = self.mask.copy()
         for box in boxes:
-            left, top = (
-                (corner - first) / self.scale for corner, first in ((box.x, self.x), (box.y, self.y))
-            )
-            right, bottom = left + box.width / self.scale, top + box.height / self.scale
-            rows, columns = (
-                slice(max(0, math.floor(a)), max(0, math.ceil(b))) for a, b in ((top, bottom), (left, right))
-            )
-            mask[rows, columns] = False
+            mask[self.grid.touched(np.array([(box.x, box.y), (box.right, box.bottom)]))] = False
         return replace(self, mask=mask)
 
     @property
@@ -149,21 +136,16 @@ class TissueMask:
 
     def to_geojson(self, tolerance_px: float = 1.0) -> str:
         """A GeoJSON FeatureCollection for QuPath: one annotation of class Tissue for each piece."""
-        features = []
-        for polygon in self.polygons(tolerance_px):
-            rounded = shapely.transform(polygon, lambda corners: corners.round(2))
-            geometry = json.loads(shapely.to_geojson(rounded))
-            features.append(
-                {
-                    "type": "Feature",
-                    "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
-                    "geometry": geometry,
-                    "properties": {
-                        "objectType": "annotation",
-                        "classification": {"name": CLASS_NAME, "color": list(CLASS_COLOUR)},
-                    },
-                }
-            )
+        rounded = shapely.transform(self.polygons(tolerance_px), lambda corners: corners.round(2))
+        features = [
+            {
+                "type": "Feature",
+                "id": str(uuid.uuid5(ID_NAMESPACE, json.dumps(geometry))),
+                "geometry": geometry,
+                "properties": {"objectType": "annotation", "classification": CLASSIFICATION},
+            }
+            for geometry in map(json.loads, shapely.to_geojson(rounded))
+        ]
         return json.dumps({"type": "FeatureCollection", "features": features})
 
     def to_png(self) -> bytes:
@@ -184,7 +166,7 @@ def load_tissue(path: str | Path) -> TissueMask:
         warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
         Image.open(path, formats=["PNG"]) as image,
     ):
-        check_png(Path(path))
+        imagecodecs.png_decode(Path(path).read_bytes())  # Pillow fills rows that are missing
         position = parse_json(image.info[PNG_KEY])
         numbers = {name: finite(position[name]) for name in ("mpp", "x", "y", "scale")}
         return TissueMask(np.asarray(image) > 0, **numbers)
@@ -278,13 +260,6 @@ def segment_tissue(rgb: RGB, mpp: float, config: TissueConfig | None = None) -> 
     A finer image is averaged down to the working resolution first; a coarser one is taken as it is.
     """
     config = config or TissueConfig()
-    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or rgb.size == 0:
-        raise UsageError(
-            f"an array of shape {rgb.shape} and type {rgb.dtype} is not an image",
-            next_step="give (height, width, 3) uint8 RGB",
-        )
-    if not (math.isfinite(mpp) and mpp > 0):
-        raise UsageError(f"{mpp} um/px makes no sense", next_step="give a resolution above 0")
     height, width = rgb.shape[:2]
     if (factor := config.mpp / mpp) > 1:
         small = (max(1, round(width / factor)), max(1, round(height / factor)))
@@ -327,13 +302,6 @@ MOST_WHOLE_CELLS = 16_000_000
 """... and it does not grow beyond this, as that of a long and thin scan would."""
 
 
-class TissueFiles(NamedTuple):
-    """Where the forms of a mask were written."""
-
-    png: Path
-    geojson: Path
-
-
 def find_tissue(slide: Slide, config: TissueConfig | None = None) -> TissueMask:
     """Find the tissue on the part of the slide that the scanner filled.
 
@@ -355,10 +323,7 @@ SEARCH_WHOLE = (
     "searches everything"
 )
 
-GREY, IN_COLOUR = (
-    "the picture is grey: stain tells tissue and mitoses",
-    "scan or export it in colour",
-)
+GREY, IN_COLOUR = "the picture is grey: stain tells tissue and mitoses", "scan or export it in colour"
 
 
 @dataclass(frozen=True)
@@ -400,9 +365,8 @@ class TissueSource:
             )
         if tissue.is_empty:
             damaged = {flaw.box for flaw in slide.flaws or () if flaw.kind == UNDECODABLE}
-            what, advice = "no tissue was found", SEARCH_WHOLE
-            if is_grey(slide.thumbnail()):
-                what, advice = GREY, IN_COLOUR
+            grey = is_grey(slide.thumbnail())
+            what, advice = (GREY, IN_COLOUR) if grey else ("no tissue was found", SEARCH_WHOLE)
             if damaged:
                 what += f", and tiles cannot be decoded: {len(damaged)}"
                 advice = "copy or export the slide again"
@@ -417,6 +381,13 @@ def whole_slide(slide: Slide) -> TissueMask:
     scale = max(1, fewest, min(box.width, box.height) // WHOLE_PX)
     sides = (math.ceil(side / scale) for side in (box.height, box.width))
     return TissueMask(np.ones(tuple(sides), np.bool_), slide.mpp * scale, box.x, box.y, scale)
+
+
+class TissueFiles(NamedTuple):
+    """Where the forms of a mask were written."""
+
+    png: Path
+    geojson: Path
 
 
 def save_tissue(tissue: TissueMask, folder: str | Path, stem: str) -> TissueFiles:
