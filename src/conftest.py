@@ -29,7 +29,7 @@ def _at_a_desk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if request.node.path.name == "api.py":
+    if request.node.path.parent.name == "api":
         import metaphase as mp
 
         doctest_namespace["mp"] = mp

@@ -24,7 +24,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import metaphase as mp
-from metaphase import api
+from metaphase.api import slides
 from metaphase.base.arrays import Box
 from metaphase.cli.main import app
 from metaphase.labels.registration.outputs import Registered
@@ -95,9 +95,9 @@ def test_help_begins_with_a_day_of_work() -> None:
 
 
 def test_settings_are_keywords(field: Path, model: Path, here: Path) -> None:
-    stated = get_type_hints(api.DetectSettings)
+    stated = get_type_hints(slides.DetectSettings)
     known = {
-        one.name for kind in (mp.DetectionConfig, mp.CountConfig, api.EngineConfig) for one in fields(kind)
+        one.name for kind in (mp.DetectionConfig, mp.CountConfig, slides.EngineConfig) for one in fields(kind)
     }
     own = set(inspect.signature(mp.detect).parameters)
     assert set(stated) <= known | own

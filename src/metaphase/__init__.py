@@ -17,7 +17,7 @@ Whatever is wrong with the input is a `mp.MetaphaseError`: `problem`, `path`, `n
 
 >>> import metaphase as mp
 >>> mp.detect.__module__
-'metaphase.api'
+'metaphase.api.slides'
 """
 
 from metaphase.version import __version__ as __version__

@@ -16,7 +16,7 @@ from metaphase.analysis.review import answers_of, apply_reviews, withdraw_review
 from metaphase.analysis.run import detect_slide
 from metaphase.analysis.slide import apply_answers
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
-from metaphase.base.sharing.batch import SHARED, claimed, run_batch
+from metaphase.base.sharing.batch import SHARED, one_at_a_time, run_batch
 from metaphase.base.tables import read_table
 from metaphase.counting.clinical import COLUMNS, counts_row
 from metaphase.counting.specimen import CountConfig
@@ -139,7 +139,7 @@ def test_one_slide_in_other_hands_stops_no_other(results: Path) -> None:
     for name in ("one", "two"):
         answer(results / name, 0, "not")
     before, problems = counts(results), list[str]()
-    with claimed(results, "one"):
+    with one_at_a_time(results, "one", wait=False):
         (done,) = apply_reviews([results], problems.append)
     assert done.name == "two"
     assert "is working on it" in problems[0]

@@ -21,7 +21,7 @@ from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
 from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch
 from metaphase.base.sharing.leases import Holder, holding
-from metaphase.cli.console import BarWatch, batch_bar, progress_bar
+from metaphase.cli.progress import BarWatch, batch_bar, progress_bar
 
 PATIENCE_S = 60.0
 

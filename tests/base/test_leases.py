@@ -108,16 +108,7 @@ def test_a_held_lease_changes_all_the_time_and_a_lost_one_stops_its_holder(
     assert path.read_bytes() == content  # what is another's is not given back
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_of_many_who_come_at_once_one_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
-    if not links:
-
-        def refused(*_args: object) -> None:
-            raise OSError(errno.EPERM, "no hard links here")
-
-        monkeypatch.setattr(os, "link", refused)
+def test_of_many_who_come_at_once_one_gets_it(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "a.lease"
     lapsed = elsewhere(path)
     inside: list[int] = []

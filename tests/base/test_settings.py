@@ -17,7 +17,6 @@ from metaphase.base.settings import (
     IN_ORDER,
     PathText,
     PositiveShare,
-    meanings,
     read_settings,
     settings,
     settings_of,
@@ -135,8 +134,3 @@ def test_every_setting_is_an_ingredient_unless_it_says_otherwise() -> None:
     }  # fmt: skip
     assert account_of(Cake(cooks=3)) == account
     assert account_of(Cake(1)) == account_of(Cake(1.0)) != account
-
-
-def test_meanings_are_the_strings_below_the_fields() -> None:
-    assert meanings(Cake)["sugar"] == "Share of sugar,\nby weight."
-    assert list(meanings(Oven)) == ["celsius", "kind"]

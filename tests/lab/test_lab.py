@@ -18,9 +18,9 @@ from metaphase.base.errors import OutputError, UsageError
 from metaphase.base.files import held
 from metaphase.base.provenance import Ingredients
 from metaphase.base.stages import Facts, Report, Stage, StageState, run_stages
-from metaphase.cli.console import step_bar
 from metaphase.cli.lab import _shower, _tell_step
 from metaphase.cli.lab import lab as commands
+from metaphase.cli.progress import progress_bar
 from metaphase.lab import pairing, running
 from metaphase.lab.folder import Lab, find_lab, write_settings
 from metaphase.lab.label_steps import skipped_rounds
@@ -302,7 +302,7 @@ def test_a_step_tells_how_far_it_is_on_page_and_in_status(
     monkeypatch.setattr(running, "WRITTEN_EVERY_S", 0)
     monkeypatch.setattr(running, "SHOWN_EVERY_S", 0)
     one_step(asking, monkeypatch, work)
-    with step_bar() as bar:
+    with progress_bar() as bar:
         assert go_on(asking, say=_tell_step, watch=_shower(bar)) is None
         assert bar.tasks[0].description == "0/1 working hard"
         assert bar.tasks[0].percentage == 25

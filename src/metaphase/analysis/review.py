@@ -19,7 +19,7 @@ from metaphase.analysis.slide import apply_answers, reviewed_count
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import refuse_link
 from metaphase.base.later import pandas as pd
-from metaphase.base.sharing.batch import claimed
+from metaphase.base.sharing.batch import one_at_a_time
 from metaphase.base.tables import Remark, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.hotspot import Hotspot, busiest_circle
@@ -175,7 +175,7 @@ def apply_reviews(
                 refuse_link(folder, folder.parent)
                 result = load_result(folder)
                 if (folder / ANSWERS).is_file() or result.record.review:
-                    with claimed(folder.parent, folder.name):
+                    with one_at_a_time(folder.parent, folder.name, wait=False):
                         source = source_of(folder, result.record, slides, exact=True)
                         done.append(apply_answers(folder, source))
             except MetaphaseError as error:

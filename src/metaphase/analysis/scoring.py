@@ -13,7 +13,7 @@ from metaphase.analysis.record import AGAIN, SITE, SlideResult, load_results
 from metaphase.base.errors import ResultWarning, ResultWarnings, UsageError, unique
 from metaphase.base.foreign import is_file, parsing
 from metaphase.base.later import pandas as pd
-from metaphase.base.sharing.batch import Batch, BatchWatch, run_batch
+from metaphase.base.sharing.batch import Batch, BatchWatch, Failure, run_batch
 from metaphase.base.tables import TableError, as_text, case_folder, flat_case, named, read_table
 from metaphase.counting.clinical import SlideCount, count_slide, counts_table, proliferation_score
 from metaphase.counting.regions import ANYWHERE, Scope
@@ -310,3 +310,48 @@ def _mask_of(case: CountedCase) -> TissueMask | None:
         with SlideSource(case.slide, case.mpp).open() as slide:
             return case.tissue.of(slide)
     return None if case.tissue.mask is None else load_tissue(case.tissue.mask)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Counts of slides, and the operating points at which they were counted."""
+
+    counts: Sequence[tuple[str, SlideCount]]
+    points: Sequence[OperatingPoint]
+    failures: Sequence[Failure] = ()
+
+
+def score_detections(
+    detections: Sequence[Path],
+    *,
+    manifest: Path | None = None,
+    slide: Path | None = None,
+    mpp: float | None = None,
+    area_mm2: float | None = None,
+    tissue: bool = True,
+    thresholds: Sequence[float] = (),
+    theta1: float | None = None,
+    theta2: float | None = None,
+    card: Path | None = None,
+    site: str | Path | SiteProfile | None = None,
+    config: CountConfig | None = None,
+    watch: BatchWatch | None = None,
+) -> Scored:
+    """Counts of all slides that files of detections cover.
+
+    Results of `metaphase detect` keep the counts that they state, unless anything is said of how to count.
+    """
+    asked = (manifest, slide, mpp, area_mm2, theta1, theta2, card, site, config)
+    if tissue and not thresholds and all(value is None for value in asked):
+        stored = stored_results(detections)
+        if stored:
+            points = [count_point([result.folder]) for result in stored]
+            different = [point for number, point in enumerate(points) if point not in points[:number]]
+            return Scored([(result.name, result.record) for result in stored], different)
+    points = count_points(detections, card, thresholds, theta1=theta1, theta2=theta2)
+    cases = read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area_mm2)
+    profile = None if site is None else site_for(site, detections)
+    beside = sites_beside(detections) if site is None and card is None else {}
+    batch = count_cohort(cases, points, config, tissue=tissue, site=profile, sites=beside, watch=watch)
+    counts = [(name, count) for name, counts in batch.results.items() for count in counts]
+    return Scored(counts, points, batch.failures)

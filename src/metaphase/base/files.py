@@ -105,7 +105,7 @@ def refuse_link(path: Path, folder: Path | None = None) -> None:
 def output_folder(path: Path) -> Path:
     """A folder for results, which may not be there yet; refused where there cannot be one."""
     refuse_elsewhere(path)
-    there = next((one for one in (path, *path.parents) if os.path.lexists(one)), path)
+    there = next((above for above in (path, *path.parents) if os.path.lexists(above)), path)
     if os.path.lexists(there) and not there.is_dir():
         raise OutputError(
             "is not a folder", path=there, next_step=_next_step(OSError(errno.ENOTDIR, ""), there)

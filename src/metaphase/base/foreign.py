@@ -165,9 +165,13 @@ def parse_json(data: bytes | str) -> Any:
     """Parsed JSON, of whose whole numbers all can become floats; whatever is none is a `ValueError`."""
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
-        return json.loads(text, parse_int=lambda one: int(one) if len(one) <= LONGEST_WHOLE else float(one))
+        return json.loads(text, parse_int=_whole_number)
     except RecursionError as error:
         raise ValueError(described(error)) from error
+
+
+def _whole_number(digits: str) -> float:
+    return int(digits) if len(digits) <= LONGEST_WHOLE else float(digits)
 
 
 def read_json(
@@ -251,7 +255,7 @@ def folder_name(name: str) -> str:
     ['S1.2', '%2E%2E', 'a%3Ab%3F', 'x%2E%20', '%6Eul.1', 'counts%2Ecsv']
     """
     name = unicodedata.normalize("NFC", readable_name(name))
-    name = _UNSAFE.sub(lambda found: "".join(f"%{ord(one):02X}" for one in found[0]), name)
+    name = _UNSAFE.sub(lambda match: "".join(f"%{ord(letter):02X}" for letter in match[0]), name)
     name = unicodedata.normalize("NFC", name)
     if len(data := name.encode(errors="replace")) <= LONGEST_NAME:
         return name
@@ -300,16 +304,16 @@ _log = logging.getLogger(__name__)
 @cache
 def plugin_names(group: Group) -> tuple[str, ...]:
     """Their names; nothing is loaded."""
-    return tuple(sorted({one.name for one in entry_points(group=group)}))
+    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
 
 
 @cache
 def plugins(group: Group) -> dict[str, Any]:
     """All of a group by name; one that cannot be loaded is left out, and the log says why."""
-    found: dict[str, Any] = {}
-    for one in sorted(entry_points(group=group), key=lambda one: one.name):
+    loaded: dict[str, Any] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:
-            found.setdefault(one.name, one.load())
+            loaded.setdefault(entry.name, entry.load())
         except Exception as error:  # noqa: BLE001 -- code of others may fail in any way, and ours goes on
-            _log.warning("%s of %s cannot be used: %s", one.name, one.value, error)
-    return found
+            _log.warning("%s of %s cannot be used: %s", entry.name, entry.value, error)
+    return loaded

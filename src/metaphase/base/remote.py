@@ -170,7 +170,7 @@ class RemoteFile(io.RawIOBase):
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have ranges (offset, size) ready for `at`: neighbours in one request, several requests at once."""
-        missing = sorted({one for one in ranges if one[1] and self._kept(*one) is None})
+        missing = sorted({part for part in ranges if part[1] and self._kept(*part) is None})
         runs = merged(missing)
         for run, data in zip(runs, self._pool.map(lambda run: self._get(*run), runs), strict=True):
             for offset, size in missing:

@@ -7,13 +7,9 @@ what to give.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import inspect
-import itertools
 import json
-import textwrap
 import tomllib
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -136,17 +132,6 @@ def settings_of(
         _refuse(kind, error, where, spelled)
 
 
-def meanings(kind: type) -> dict[str, str]:
-    """What each setting means: the string below its field."""
-    found = {}
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
-        (code,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        for field, text in itertools.pairwise(typing.cast(ast.ClassDef, code).body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                found[ast.unparse(field.target)] = inspect.cleandoc(ast.literal_eval(text.value))
-    return found
-
-
 def refuse_unknown(values: Collection[str], allowed: Collection[str], where: str) -> None:
     """Name the settings that do not exist, and those that do."""
     unknown = sorted(set(values) - set(allowed))
@@ -185,11 +170,11 @@ def _refuse(
     name = _named(path, where)
     name = spelled.get(name, name)
     if fault["type"] == UNKNOWN:
-        alike = [one["loc"] for one in faults if one["type"] == UNKNOWN and one["loc"][:-1] == path[:-1]]
+        alike = [each["loc"] for each in faults if each["type"] == UNKNOWN and each["loc"][:-1] == path[:-1]]
         hints = _hints_of(_declared(kind, path[:-1]))
         known = [field for field, hint in hints.items() if CODE_ONLY not in typing.get_args(hint)]
         table = _named(path[:-1], where)
-        refuse_unknown([str(one[-1]) for one in alike], known, f"[{table}]" if table else "the file")
+        refuse_unknown([str(names[-1]) for names in alike], known, f"[{table}]" if table else "the file")
     if fault["type"] == "missing":
         raise UsageError(f"{name} is missing", next_step="add it")
     said = fault["msg"].removeprefix("Input should be ").replace("valid ", "")
@@ -205,7 +190,7 @@ def _refuse(
 
 
 def _named(path: Sequence[int | str], where: str) -> str:
-    steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return f"{where}{''.join(steps)}".removeprefix(".")
 
 

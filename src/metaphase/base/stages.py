@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper
 from pathlib import Path
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import explained, refuse_link
@@ -99,41 +99,6 @@ Owner = TypeVar("Owner")
 Decides = ParamSpec("Decides")
 
 
-class StageFunction(Generic[Owner, Decides]):
-    """The work of a stage, `work(owner, report, *, ...)`; called without the report, it gives its `Stage`.
-
-    The owner (a slide, a run, a laboratory) has the workspace; all that decides the result is a keyword.
-    """
-
-    def __init__(
-        self, work: Callable[Concatenate[Owner, Report, Decides], Facts], row: Stage, schema: list[int]
-    ) -> None:
-        self.work = work
-        self.schema = schema
-        self._row = row
-        update_wrapper(self, work)
-
-    def __call__(self, owner: Owner, *_: Decides.args, **decides: Decides.kwargs) -> Stage:
-        """The stage, made from these ingredients."""
-        made_from = Given(self._row.name, self.schema, decides)
-        return replace(self._row, work=partial(self.done, owner, decides), ingredients=made_from)
-
-    def done(self, owner: Owner, decides: Mapping[str, Any], report: Report) -> Facts:
-        """Run the stage and return what it gives."""
-        return self.work(owner, report, **decides)  # type: ignore[call-arg]
-
-    def __reduce__(self) -> str:
-        """It goes to other processes by its name."""
-        return self.work.__qualname__
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, owner: Owner, kind: type) -> Callable[Decides, Stage]: ...
-    def __get__(self, owner: Owner | None, kind: type) -> Any:
-        return self if owner is None else partial(self, owner)
-
-
 def stage(
     name: str,
     about: str,
@@ -145,12 +110,35 @@ def stage(
     uses: tuple[type[Ingredients], ...] = (),
     sealed: bool = False,
     renew: bool = False,
-) -> Callable[[Callable[Concatenate[Owner, Report, Decides], Facts]], StageFunction[Owner, Decides]]:
-    """Make a function a stage. `schema` rises whenever new code gives other results, or that of what it
-    `uses` does; the others are fields of `Stage`, and a table may replace them."""
+) -> Callable[
+    [Callable[Concatenate[Owner, Report, Decides], Facts]], Callable[Concatenate[Owner, Decides], Stage]
+]:
+    """Make a function, `work(owner, report, *, ...)`, give its `Stage` when it is called without the report.
+
+    The owner (a slide, a run, a laboratory) has the workspace; all that decides the result is a keyword.
+    `schema` rises whenever new code gives other results, or that of what it `uses` does; the others are
+    fields of `Stage`, and a table may replace them.
+    """
     row = Stage(name, about, reads, writes, _nothing, Given(name, [], {}), renew, after, sealed)
     schemas = [schema, *(used.schema for used in uses)]
-    return lambda work: StageFunction(work, row, schemas)
+
+    def decorate(
+        work: Callable[Concatenate[Owner, Report, Decides], Facts],
+    ) -> Callable[Concatenate[Owner, Decides], Stage]:
+        def made(owner: Owner, /, *_: Decides.args, **decides: Decides.kwargs) -> Stage:
+            made_from = Given(name, schemas, decides)
+            return replace(row, work=partial(_work, made, owner, decides), ingredients=made_from)
+
+        update_wrapper(made, work)
+        return made
+
+    return decorate
+
+
+def _work(made: Any, owner: Any, decides: Mapping[str, Any], report: Report) -> Facts:
+    """Do the work of a stage; other processes know it by the name of the function that gives the stage."""
+    facts: Facts = made.__wrapped__(owner, report, **decides)
+    return facts
 
 
 States = tuple[StageState, ...]

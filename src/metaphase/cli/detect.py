@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from metaphase.base.errors import UsageError, sentence, several
 from metaphase.base.files import output_folder
-from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli import console, progress
+from metaphase.cli.options import Answer, Group, given, takes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from metaphase.analysis.run import SlideOutcome
     from metaphase.base.sharing.batch import Batch
     from metaphase.counting.clinical import SlideCount
@@ -48,8 +49,7 @@ def detect(
     log_json: bool = False,
     explain: bool = False,
     status: bool = False,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer | None:
     """Find the mitoses of slides: detections, the count in the densest 2 mm2, and a report to open.
 
     Run the same command again to continue after a stop. Results that still hold are kept: another threshold,
@@ -85,7 +85,7 @@ def detect(
 
     if bool(slides) == (manifest is not None):
         raise UsageError("slides or a manifest are needed", next_step="give SLIDE... or --manifest, not both")
-    named_so, slides = slides, console.chosen_slides(slides)
+    arguments, slides = slides, console.chosen_slides(slides)
     profile = None if site is None else load_profile(site)
     config = given(DetectionConfig, site=profile, counting=given(CountConfig))
     if manifest is None:
@@ -98,31 +98,35 @@ def detect(
             )
     chosen = names_in(output, chosen)
     chosen = chosen if region is None else with_regions(chosen, region)
-    names = [one.name for one in chosen]
-    asked = asked_by(named_so, chosen) if manifest is None else {asker(manifest, split): names}
+    if manifest is None:
+        asked = asked_by(arguments, chosen)
+    else:
+        asked = {asker(manifest, split): [slide.name for slide in chosen]}
     unknown = without_resolution(chosen)
     if unknown and len(unknown) == len(chosen) and not allow_failed:
         if len(unknown) > 1:
             console.warn(f"slides without resolution: {named(unknown)}")
         raise next(iter(unknown.values()))
-    chosen.sort(key=lambda one: one.name not in unknown)  # these fail at once, not after hours
+    chosen.sort(key=lambda slide: slide.name not in unknown)  # these fail at once, not after hours
     engine = given(EngineConfig)
     ready = ReadyDetector(load_detector(model or config.models), engine, may_start_processes=True)
     if status:
         for slide in chosen:
             console.explain(slide_states(slide, output / slide.name, ready, config), slide.name)
-        return
+        return None
     gpus = gpu_count() if workers and engine.device in (None, "cuda") else 0
-    with console.cohort_work(workers, console.AREA, log_json=log_json, gpus=gpus) as (watch, pool):
+    with progress.cohort_work(workers, log_json=log_json, gpus=gpus) as (watch, pool):
         done = detect_cohort(chosen, output, ready, config, watch=watch, pool=pool, asked=asked, prune=prune)
-    for name, outcome in done.results.items():
-        console.explain(outcome.states, name, shown=explain)
+    for name, outcome in done.results.items() if explain else ():
+        console.explain(outcome.states, name)
     outcomes = list(done.results.values())
-    console.answer(as_json, _plain(done, ready.detector.card), *_end(outcomes, len(done.failures), output))
-    if any(not (allow_failed and one.bad_input) for one in done.failures):
-        raise typer.Exit(1)
+    failed = [failure for failure in done.failures if not (allow_failed and failure.bad_input)]
+    plain = _plain(done, ready.detector.card)
+    return Answer(plain, *_end(outcomes, len(done.failures), output), failed=failed)
 
 
+FAILURE = ("name", "message", "foreseen")
+"""What `detect --json` says of a slide that failed."""
 DEMO_MPP = 0.25
 DemoFolder = Annotated[Path, typer.Argument(metavar="FOLDER", callback=output_folder)]
 
@@ -150,17 +154,17 @@ def demo(folder: DemoFolder = Path("metaphase-demo")) -> None:
         )
     fields = [np.asarray(Image.open(path)) for path in fields_of_view().values()]
     write_fields(slide, fields, DEMO_MPP)
-    detect(results, [slide])
-    console.say(f"Open {results / slide.stem / REPORT} in a browser.")
+    answer = detect(results, [slide])
+    for line in (*(answer.shown if answer else ()), f"Open {results / slide.stem / REPORT} in a browser."):
+        console.say(line)
 
 
 def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
     """For programs: the slides without the card, which all of them share, and those that failed."""
-    slides = [
-        {"folder": str(one.folder), **{key: value for key, value in one.summary.items() if key != "model"}}
-        for one in done.results.values()
-    ]
-    failed = [{"name": one.name, "message": one.message, "foreseen": one.foreseen} for one in done.failures]
+    slides = [{"folder": outcome.folder, **outcome.summary} for outcome in done.results.values()]
+    for summary in slides:
+        del summary["model"]
+    failed = [{name: getattr(failure, name) for name in FAILURE} for failure in done.failures]
     return {"model": card, "slides": slides, "failed": failed}
 
 
@@ -170,25 +174,25 @@ def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[st
     from metaphase.base.sharing.batch import ERRORS
     from metaphase.counting.clinical import count_text
 
-    kept = sum(one.resumed for one in outcomes)
+    kept = sum(outcome.resumed for outcome in outcomes)
     unchanged = f" ({kept:,} unchanged since an earlier run)" if kept else ""
     bad = f", {failed:,} failed: see {output / ERRORS}" if failed else ""
     lines = [f"{several(len(outcomes), 'slide')} counted{unchanged}{bad}."]
     if not outcomes:
         return lines
-    counts = [one.in_force for one in outcomes]
-    stated, shown = outcomes[0].record.operating_points, outcomes[0].record.score
-    values = [one.count for one in counts]
+    counts = [outcome.in_force for outcome in outcomes]
+    stated, score = outcomes[0].record.operating_points, outcomes[0].record.score
+    values = [count.count for count in counts]
     low, high, middle = map(count_text, (min(values), max(values), statistics.median(values)))
-    every = f"Counts are {low} to {high}, median {middle}." if low != high else f"All counts are {low}."
-    lines += [
-        every
-        if len(counts) > 1
-        else f"Mitotic count: {counts[0]}. Mitotic score: {shown.text} ({shown.rule})."
-    ]
-    mixed = "Kinds of the counts or what their intervals rest on differ: each report says it."
-    bases = {(one.kind, one.interval_note) for one in counts}
-    lines += [mixed if len(bases) > 1 else sentence(counts[0].interval_note)]
+    if len(counts) == 1:
+        lines.append(f"Mitotic count: {counts[0]}. Mitotic score: {score.text} ({score.rule}).")
+    else:
+        every = f"Counts are {low} to {high}, median {middle}."
+        lines.append(every if low != high else f"All counts are {low}.")
+    if len({(count.kind, count.interval_note) for count in counts}) == 1:
+        lines.append(sentence(counts[0].interval_note))
+    else:
+        lines.append("Kinds of the counts or what their intervals rest on differ: each report says it.")
     used = f"calibrated ({stated.site})" if stated.site else "not calibrated for this laboratory"
     listed, counted = (f"{point.delta:.3g}" for point in (stated.mitoses, stated.count))
     lines += [f"Model {stated.model}, {used}. Thresholds: {listed} to list, {counted} to count."]
@@ -219,8 +223,7 @@ def convert(
         ),
     ] = None,
     slide: Path | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Convert detections, to open them in QuPath, ASAP or SlideRunner or to send them to a challenge.
 
     Parameters:
@@ -242,12 +245,10 @@ def convert(
         slide=slide,
     )
     console.warn(*detections.warnings)
-    points, slides = len(detections.table), len(detections.slides)
-    warnings = [warning.to_dict() for warning in detections.warnings]
-    files = [str(file) for file in written]
+    points, slides, files = len(detections.table), len(detections.slides), written
     where = files[0] if len(files) == 1 else f"{len(files)} files in {output}"
-    plain = {"points": points, "slides": slides, "files": files, "warnings": warnings}
-    console.answer(as_json, plain, f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
+    plain = {"points": points, "slides": slides, "files": files, "warnings": detections.warnings}
+    return Answer(plain, f"{several(points, 'point')} of {several(slides, 'slide')}: {where}")
 
 
 # ---- `metaphase data`: published data sets as manifests and truth tables ----
@@ -261,8 +262,7 @@ def import_data(
     folder: Path,
     output: console.Folder,
     mpp: console.Mpp = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Write the manifest and the truth table of a data set.
 
     Parameters:
@@ -273,11 +273,10 @@ def import_data(
 
     result = import_dataset(name, folder, output, mpp=mpp)
     console.warn(*result.dataset.warnings)
-    files = {"manifest": str(result.manifest_path), "truth": str(result.truth_path)}
-    warnings = [warning.to_dict() for warning in result.dataset.warnings]
     counts = ", ".join(f"{count} {label}" for label, count in result.labels.items())
-    plain = {**files, "labels": result.labels, "warnings": warnings}
-    console.answer(as_json, plain, f"{result.truth_path}: {counts}")
+    plain: dict[str, Any] = {"manifest": result.manifest_path, "truth": result.truth_path}
+    plain |= {"labels": result.labels, "warnings": result.dataset.warnings}
+    return Answer(plain, f"{result.truth_path}: {counts}")
 
 
 @data.command("list")
@@ -326,61 +325,56 @@ def score(
     threshold: Thresholds = None,
     card: Path | None = None,
     site: console.Site = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Mitotic count in the densest 2 mm2, its interval, mitotic score and proliferation score of slides.
 
     Parameters:
         slide: The slide itself: its um/px and tissue.
         card: Model card whose operating point is used, whatever the tables state.
     """
-    from metaphase.analysis import scoring as jobs
     from metaphase.analysis.config import DetectionConfig
+    from metaphase.analysis.scoring import score_detections, stated_counts
     from metaphase.base.tables import write_table
     from metaphase.counting.specimen import CountConfig
 
-    config, asked, failed = given(CountConfig), given(DetectionConfig), False
-    own_way = not threshold and (card, asked.theta1, asked.theta2) == (None, None, None)
-    as_stored = own_way and tissue and config == CountConfig()
-    as_stored = as_stored and (manifest, slide, area, mpp, site) == (None, None, None, None, None)
-    if stored := jobs.stored_results(detections) if as_stored else []:
-        every = [jobs.count_point([one.folder]) for one in stored]
-        points = [point for number, point in enumerate(every) if point not in every[:number]]
-        counts: list[tuple[str, SlideCount]] = [(one.name, one.record) for one in stored]
-    else:
-        points = jobs.count_points(
-            detections, card, threshold or (), theta1=asked.theta1, theta2=asked.theta2
+    config, asked = given(CountConfig), given(DetectionConfig)
+    with progress.batch_bar() as watch:
+        scored = score_detections(
+            detections,
+            manifest=manifest,
+            slide=slide,
+            mpp=mpp,
+            area_mm2=area,
+            tissue=tissue,
+            thresholds=threshold or (),
+            theta1=asked.theta1,
+            theta2=asked.theta2,
+            card=card,
+            site=site,
+            config=None if config == CountConfig() else config,
+            watch=watch,
         )
-        cases = jobs.read_cases(detections, manifest=manifest, slide=slide, mpp=mpp, area_mm2=area)
-        with console.batch_bar("slides") as watch:
-            given_site = None if site is None else jobs.site_for(site, detections)
-            beside = jobs.sites_beside(detections) if site is None and card is None else {}
-            batch = jobs.count_cohort(
-                cases, points, config, tissue=tissue, site=given_site, sites=beside, watch=watch
-            )
-        counts = [(name, one) for name, several in batch.results.items() for one in several]
-        failed = bool(batch.failures)
-    found = [(name, warning) for name, one in counts for warning in one.warnings]
-    console.warn_once(dict.fromkeys(found))
+    warnings = ((name, warning) for name, count in scored.counts for warning in count.warnings)
+    console.warn(*console.warnings_by_kind(dict.fromkeys(warnings)))
     if output is not None:
-        write_table(output, jobs.stated_counts(counts, points, detections))
-    if as_json:
-        console.print_json([{"case": name, **one.to_dict()} for name, one in counts])
-    elif counts:
-        console.stdout.print(_counts_table(counts))
-        console.explain_counts(one for _, one in counts)
-        for point in points:
-            console.say(f"count: {console.point_line(point.model_dump())}")
-    raise typer.Exit(int(failed))
+        write_table(output, stated_counts(scored.counts, scored.points, detections))
+    plain = [{"case": name, **count.to_dict()} for name, count in scored.counts]
+    shown = [_counts_table(scored.counts), *console.count_notes(count for _, count in scored.counts)]
+    for point in scored.points if scored.counts else ():
+        grades = "" if point.theta1 is None else f", grades at {point.theta1:g} and {point.theta2:g}"
+        shown.append(f"count: threshold {point.delta:.6g}{grades} ({point.source or 'of the card'})")
+    return Answer(plain, *shown, failed=scored.failures)
 
 
 def _counts_table(counts: Sequence[tuple[str, SlideCount]]) -> Table:
-    """Short enough for a narrow terminal; the hotspot's middle is at x, y."""
-    several = len({one.config.threshold for _, one in counts}) > 1
-    columns = ("counted", *console.COUNT_COLUMNS, "at x, y")
+    """Short enough for a narrow terminal; the middle of the hotspot is at x, y."""
+    several = len({count.config.threshold for _, count in counts}) > 1
     rows = []
-    for name, one in counts:
-        threshold = [f"{one.config.threshold:g}"] if several else []
-        where = f"{one.hotspot.x:.0f}, {one.hotspot.y:.0f}" if one.hotspot.count else "-"
-        rows.append([name, *threshold, one.counted, *console.count_cells(one), where])
-    return console.rows_table(["slide", *(["threshold"] if several else []), *columns], rows)
+    for name, count in counts:
+        threshold = [f"{count.config.threshold:g}"] if several else []
+        interval, hotspot = count.interval_text or "-", count.hotspot
+        where = f"{hotspot.x:.0f}, {hotspot.y:.0f}" if hotspot.count else "-"
+        figures = (count.counted, count.text, interval, count.kind, count.score.text, where)
+        rows.append([name, *threshold, *figures])
+    headings = ["slide", "threshold", "counted", "count", "true figures", "kind", "score", "at x, y"]
+    return console.rows_table([name for name in headings if several or name != "threshold"], rows)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli.options import Answer, Group, given, takes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from metaphase.base.errors import ResultWarnings
     from metaphase.detections.points import OperatingPoint
-    from metaphase.evaluation.grades import CountPart
+    from metaphase.evaluation.grades import AgreementResult, CountPart
+    from metaphase.evaluation.mitoses import MitosisResult
 
 # ---- `metaphase evaluate`: the three TUPAC tasks on anybody's detections, and tuning ----
 
@@ -55,8 +52,7 @@ def mitoses(
     split: Split = None,
     card: Card = None,
     mpp: console.Mpp = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Are the mitoses in the right positions? Precision, recall, F1, average precision, FROC."""
     from metaphase.evaluation.marks import MatchingConfig
     from metaphase.evaluation.metrics import BootstrapConfig
@@ -76,7 +72,7 @@ def mitoses(
     )
     if output is not None:
         write_mitosis_report(result, output)
-    _show(result.table(), result.warnings, output, as_json, f"from {result.threshold:.6g}", result.settings)
+    return _shown(result, output, f"from {result.threshold:.6g}")
 
 
 @evaluate.command("compare")
@@ -114,9 +110,11 @@ def compare_command(
     )
     write_sources_report(result, output)
     console.warn(*result.warnings)
-    rows = [(one.name, *(str(getattr(one.metrics, rate)) for rate in RATES)) for one in result.sources]
-    for (one, other), apart in result.differences.items():
-        rows.append((f"{one} less {other}", *map(str, apart.values())))
+    rows = [
+        (source.name, *(str(getattr(source.metrics, rate)) for rate in RATES)) for source in result.sources
+    ]
+    for (first, second), apart in result.differences.items():
+        rows.append((f"{first} less {second}", *map(str, apart.values())))
     console.stdout.print(console.rows_table(("", *(rate.replace("_", " ") for rate in RATES)), rows))
     console.say(output / "index.html")
 
@@ -131,15 +129,14 @@ def _add_agreement(task: CountPart, about: str) -> None:
         by: By = None,
         split: Split = None,
         card: Card = None,
-        as_json: console.Json = False,
-    ) -> None:
+    ) -> Answer:
         from metaphase.evaluation.grades import evaluate_scores
         from metaphase.reports.evaluation import write_agreement_report
 
         result = evaluate_scores(task, truth, predictions, by=by or (), split=split, card=card)
         if output is not None:
             write_agreement_report(result, output)
-        _show(result.table(), result.warnings, output, as_json, "", result.settings)
+        return _shown(result, output)
 
     evaluate.command(task, help=about)(command)
 
@@ -175,8 +172,7 @@ def tune_mitoses_command(
     split: Split = None,
     mpp: console.Mpp = None,
     paper: console.Paper = False,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Choose delta for single mitoses, the probability threshold with the highest F1."""
     from metaphase.evaluation.marks import MatchingConfig
     from metaphase.evaluation.tuning import tune_mitoses
@@ -191,7 +187,7 @@ def tune_mitoses_command(
         matching=given(MatchingConfig),
         floor=_floor(paper),
     )
-    _show_tuned(tuned, as_json)
+    return _tuned(tuned)
 
 
 @tune.command("count")
@@ -201,13 +197,12 @@ def tune_count_command(
     card: NewCard = None,
     split: Split = None,
     paper: console.Paper = False,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Choose delta for Spearman, then theta1 and theta2 for kappa at that delta, as the paper does."""
     from metaphase.evaluation.tuning import tune_count
 
     tuned = tune_count(truth, predictions, card, split=split, floor=_floor(paper))
-    _show_tuned(tuned, as_json)
+    return _tuned(tuned)
 
 
 def _floor(paper: bool) -> float:
@@ -217,44 +212,33 @@ def _floor(paper: bool) -> float:
     return PAPER_FLOOR if paper else 0.0
 
 
-def _show(
-    table: pd.DataFrame,
-    warnings: ResultWarnings,
-    output: Path | None,
-    as_json: bool,
-    threshold: str,
-    settings: dict[str, Any],
-) -> None:
-    console.warn(*warnings)
-    point = settings["operating_point"] or ("no operating point" if threshold else "")
-    if as_json:
-        console.print_json(table.assign(operating_point=point or None).to_dict(orient="records"))
-        return
+def _shown(result: MitosisResult | AgreementResult, output: Path | None, threshold: str = "") -> Answer:
+    console.warn(*result.warnings)
+    table = result.table()
+    point = result.settings["operating_point"] or ("no operating point" if threshold else "")
+    plain = table.assign(operating_point=point or None).to_dict(orient="records")
     rows = [
-        [name, *(f"{one:.3f}" if isinstance(one, float) else one for one in table[name])]
+        [name, *(f"{value:.3f}" if isinstance(value, float) else value for value in table[name])]
         for name in table.columns.drop(["by", "group"])
     ]
-    console.stdout.print(console.rows_table(("", *map(str, table["group"])), rows))
-    if point:
-        console.say(f"{threshold} ({point})" if threshold else f"operating point {point}")
+    lines = [f"{threshold} ({point})" if threshold else f"operating point {point}"] if point else []
     if output is not None:
-        console.say(output / "index.html")
+        lines.append(str(output / "index.html"))
+    return Answer(plain, console.rows_table(("", *map(str, table["group"])), rows), *lines)
 
 
-def _show_tuned(tuned: OperatingPoint, as_json: bool) -> None:
+def _tuned(tuned: OperatingPoint) -> Answer:
     reached = {tuned.metric: tuned.value, "quadratic kappa": tuned.kappa}
     known = {name: value for name, value in reached.items() if value is not None}
     values: dict[str, Any] = {"point": tuned.name, **tuned.numbers, **known, "cases": len(tuned.cases)}
-    if as_json:
-        console.print_json(values | {"delta_range": tuned.delta_range})
-        return
-    exact = {name: f"{one:.6g}" if isinstance(one, float) else one for name, one in values.items()}
-    console.stdout.print(", ".join(f"{name} {one}" for name, one in exact.items()))
+    exact = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in values.items()}
+    lines = [", ".join(f"{name} {value}" for name, value in exact.items())]
     if tuned.delta_range is not None:
         low, high = tuned.delta_range
-        console.say(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
+        lines.append(f"delta is {low:.4g} to {high:.4g} in 95 % of the draws of patients")
     elif tuned.metric:
         console.warn("too few patients to say how much delta depends on them: tune on more")
+    return Answer(values | {"delta_range": tuned.delta_range}, *lines)
 
 
 # ---- `metaphase observers`: let people judge detections, blind ----
@@ -300,8 +284,7 @@ def read(
         list[Path], typer.Argument(help="Answer sheets, one per observer.", metavar="ANSWERS...")
     ],
     recall: float | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Precision according to the observers, and the F1 that follows from it.
 
     Parameters:
@@ -312,13 +295,13 @@ def read(
     results = read_observers(key, answers, recall=recall)
     rows = [
         (
-            one.observer,
-            f"{one.confirmed} of {one.judged}",
-            f"{one.precision.value:.3f}",
-            f"{one.precision.low:.3f} to {one.precision.high:.3f}",
-            f"{one.alternative_f1:.3f}",
+            row.observer,
+            f"{row.confirmed} of {row.judged}",
+            f"{row.precision.value:.3f}",
+            f"{row.precision.low:.3f} to {row.precision.high:.3f}",
+            f"{row.alternative_f1:.3f}",
         )
-        for one in results
+        for row in results
     ]
     table = console.rows_table(("observer", "confirmed", "precision", "95 %", "F1"), rows)
-    console.answer(as_json, [asdict(one) for one in results], table)
+    return Answer(results, table)

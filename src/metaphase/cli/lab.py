@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.text import Text
 
 from metaphase.base.sharing.batch import brief_time
-from metaphase.cli import console
+from metaphase.cli import console, progress
 from metaphase.cli.options import Group
 
 if TYPE_CHECKING:
@@ -51,21 +52,20 @@ def status(context: typer.Context, root: LabOption = None, as_json: console.Json
 
     found = find_lab(root)
     standing = standings(found)
-    show(found, [one.step for one in standing])
+    show(found, [row.step for row in standing])
     command = next_command(standing)
     if as_json:
-        rows = [
-            {"step": one.step.name, "status": one.status, "what": one.what, "seconds": one.state.seconds}
-            for one in standing
+        plain = [
+            {"step": row.step.name, "status": row.status, "what": row.what, "seconds": row.state.seconds}
+            for row in standing
         ]
-        console.print_json({"steps": rows, "next": command})
+        console.print_json({"steps": plain, "next": command})
         return
-    table = console.plain_table("step", "status", "time", "what", right=("time",))
-    for one in standing:
-        colour, seconds = COLOURS.get(one.status, "dim"), one.state.seconds
-        took = "" if seconds is None else brief_time(seconds)
-        table.add_row(one.step.name, f"[{colour}]{one.status}[/]", took, escape(one.what))
-    console.stdout.print(table)
+    rows: list[tuple[object, ...]] = []
+    for row in standing:
+        seconds = "" if row.state.seconds is None else brief_time(row.state.seconds)
+        rows.append((row.step.name, Text(row.status, COLOURS.get(row.status, "dim")), seconds, row.what))
+    console.stdout.print(console.rows_table(("step", "status", "time", "what"), rows, right=("time",)))
     if not command:
         _tell_end(found)
     console.tell(f"Page: {found.page}")
@@ -91,7 +91,7 @@ def init(
     """
     from metaphase.lab.running import begin
 
-    with console.reporting(console.step_bar(), "looking for slides") as report:
+    with progress.reporting("looking for slides") as report:
         begun = begin(context.obj or Path(), folder, table=table, start=start, report=report)
     console.warn(*begun.notes)
     splits = begun.manifest["split"].value_counts()
@@ -124,9 +124,8 @@ def next_(
 
     found = find_lab(context.obj, device)
     with alone(found):
-        asked = None
-        while asked is None or enough or (not no_page and _answered(found, asked)):
-            with console.step_bar() as bar:
+        while True:
+            with progress.progress_bar() as bar:
                 asked = go_on(found, say=_tell_step, watch=_shower(bar))
             if asked is None:
                 _tell_end(found)
@@ -135,9 +134,10 @@ def next_(
             if enough:
                 say_enough(asked)
                 enough = False
-                asked = None
                 continue
             console.tell(f"{asked.what}: {asked}")
+            if no_page or not _answered(found, asked):
+                break
     if no_page:
         console.tell(asked.command)
     console.say("next: metaphase lab next")
@@ -157,13 +157,14 @@ def _serve(found: LabFolder, asked: Asked) -> None:
     from metaphase.web.labelling import serve_project, serve_review
     from metaphase.web.serving import Running
 
-    said = [str(asked)]
+    told = str(asked)
 
     def complete() -> bool:
+        nonlocal told
         now = _same_page(found, asked)
-        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != said[0]:
-            said[0] = str(now)
-            console.tell(said[0])
+        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != told:
+            told = str(now)
+            console.tell(told)
         return now is None or now.complete
 
     def ready(running: Running) -> None:

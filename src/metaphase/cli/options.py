@@ -12,7 +12,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from importlib import import_module
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
+from rich.table import Table
 from typer.core import TyperCommand
 
 from metaphase.base.errors import UsageError
-from metaphase.base.settings import meanings, read_settings, refuse_unknown, settings_of
+from metaphase.base.settings import read_settings, refuse_unknown, settings_of
+from metaphase.cli.console import print_json, say, stdout, warn
 
 Made = TypeVar("Made")
-Function = TypeVar("Function", bound=Callable[..., None])
+Function = TypeVar("Function", bound=Callable[..., object])
 LISTED = "\n\nParameters:\n"
 """After this, the docstring of a command says what its parameters are."""
 LIST = re.compile(r"<list\[(.+)\]>")
@@ -59,9 +61,8 @@ def restated(made: Made) -> Made:
 def _stated(kind: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """What the command line says of settings of a kind, and by which options."""
     names = {field.name for field in dataclasses.fields(kind)}
-    stated = {name: one for name, one in _given.get().items() if name in names}
-    values = {name: one.value for name, one in stated.items()}
-    return values, {name: one.option for name, one in stated.items()}
+    stated = [(name, given) for name, given in _given.get().items() if name in names]
+    return {name: given.value for name, given in stated}, {name: given.option for name, given in stated}
 
 
 class Taken(NamedTuple):
@@ -95,31 +96,55 @@ def _plain(hint: Any) -> Any:
         return str
     if kind is tuple:
         return list[str] if parts == (str, ...) else None
-    if type(None) in parts:
+    if kind is Annotated or type(None) in parts:
         return _plain(parts[0])
     return hint if hint in (str, int, float, bool) else None
 
 
-def _parameter(name: str, kind: Any, default: Any, option: Any) -> Parameter:
-    """A parameter as typer takes it."""
-    default = None if kind == list[str] else default
-    annotation: Any = Annotated[kind if default is not None else kind | None, option]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+class Answer:
+    """What a command found: `plain` for programs (`--json`); lines, tables and warnings for people.
+
+    A command of whose inputs some `failed` ends with exit code 1.
+    """
+
+    def __init__(
+        self, plain: Any, *shown: object, warnings: Iterable[object] = (), failed: object = False
+    ) -> None:
+        self.plain, self.shown, self.warnings, self.failed = plain, shown, warnings, bool(failed)
+
+    def print(self, as_json: bool) -> None:
+        """Print it."""
+        if as_json:
+            print_json(self.plain)
+            return
+        for part in self.shown:
+            if not isinstance(part, Table):
+                say(part)
+            elif part.columns:
+                stdout.print(part)
+        warn(*self.warnings)
 
 
-def _made_by_typer(parameters: Sequence[Parameter]) -> list[Any]:
+def _made_by_typer(name: str, kind: Any, default: Any, option: Any) -> Any:
+    """An option as typer makes it of a parameter."""
 
     def command(**_: Any) -> None:
-        """Only its options are wanted."""
+        """Only its option is wanted."""
 
-    vars(command)["__signature__"] = inspect.Signature(parameters)
+    default = None if kind == list[str] else default
+    annotation: Any = Annotated[kind if default is not None else kind | None, option]
+    parameter = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    vars(command)["__signature__"] = inspect.Signature([parameter])
     app = typer.Typer(add_completion=False)
     app.command()(command)
-    return list(typing.cast(Any, typer.main.get_command(app)).params)
+    return typing.cast(Any, typer.main.get_command(app)).params[0]
 
 
 class Command(TyperCommand):
-    """A command whose docstring says what its parameters are, and some of whose options are settings."""
+    """A command whose docstring says what its parameters are, and some of whose options are settings.
+
+    One that returns an `Answer` has the option `--json`.
+    """
 
     def __init__(self, *args: Any, help: str, **more: Any) -> None:  # noqa: A002 -- as typer calls it
         about, _, listed = help.partition(LISTED)
@@ -143,48 +168,45 @@ class Command(TyperCommand):
     def _ordered(self) -> list[Any]:
         """What it needs first; one list, to which typer adds `--help` for a moment."""
         needed = [param for param in self._own if param.required]
-        return [*needed, *self._settings, *(param for param in self._own if not param.required), *self._set]
+        others = [param for param in self._own if not param.required]
+        if str(getattr(self.callback, "__annotations__", {}).get("return")).startswith(Answer.__name__):
+            text = "Print the result as JSON, for programs."
+            others.append(_made_by_typer("as_json", bool, False, typer.Option("--json", help=text)))
+            others[-1].secondary_opts = []
+        if self._others:
+            text = f"A rarely needed setting, may be repeated: {', '.join(sorted(self._others))}."
+            option = typer.Option("--set", metavar="NAME=VALUE", help=text)
+            others.append(_made_by_typer("other_settings", list[str], None, option))
+        return [*needed, *self._settings, *others]
 
     @cached_property
     def _fields(self) -> dict[str, tuple[str | None, Any, Any, str]]:
         """The settings that can be stated: their option, type, default and meaning."""
-        own, found = {param.name for param in self._own}, {}
+        own, stated = {param.name for param in self._own}, {}
         for path, options, others in getattr(self.callback, "takes", ()):
             module, _, title = path.rpartition(".")
-            kind = getattr(import_module(f"metaphase.{module}"), title)
-            hints, said = typing.get_type_hints(kind), meanings(kind)
-            defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-            for name in [*options, *(name for name in defaults if name not in options)]:
-                plain, option = _plain(hints[name]), options.get(name)
+            fields = getattr(import_module(f"metaphase.{module}"), title).__pydantic_fields__
+            for name in [*options, *(name for name in fields if name not in options)]:
+                field, option = fields[name], options.get(name)
+                plain = _plain(field.annotation)
                 reached = name not in own and (others is None or name in others)
                 if option or (plain and reached):
-                    found[name] = option, plain, defaults[name], said.get(name, "")
-        return found
+                    stated[name] = option, plain, field.default, field.description or ""
+        return stated
 
     @cached_property
     def _settings(self) -> list[Any]:
         """The settings that are options."""
-        return _made_by_typer(
-            [
-                _parameter(name, kind, default, typer.Option(option, help=said))
-                for name, (option, kind, default, said) in self._fields.items()
-                if option
-            ]
-        )
+        return [
+            _made_by_typer(name, kind, default, typer.Option(option, help=text))
+            for name, (option, kind, default, text) in self._fields.items()
+            if option
+        ]
 
     @cached_property
     def _others(self) -> dict[str, Any]:
         """The types of the other settings."""
         return {name: kind for name, (option, kind, *_) in self._fields.items() if not option}
-
-    @cached_property
-    def _set(self) -> list[Any]:
-        """`--set`, where there are other settings."""
-        if not self._others:
-            return []
-        text = f"A rarely needed setting, may be repeated: {', '.join(sorted(self._others))}."
-        option = typer.Option("--set", metavar="NAME=VALUE", help=text)
-        return _made_by_typer([_parameter("other_settings", list[str], None, option)])
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters with `--help`, which says in plain words what they take."""
@@ -194,7 +216,7 @@ class Command(TyperCommand):
         return params
 
     def invoke(self, ctx: Any) -> Any:
-        """Take the settings from what was given, check the rest, then run."""
+        """Take the settings from what was given, check the rest, run, and print the answer."""
         stated = {}
         for param in self._settings:
             value = ctx.params.pop(param.name)
@@ -212,11 +234,14 @@ class Command(TyperCommand):
                     raise UsageError(
                         f"--{name.replace('_', '-')} is {value}", next_step="give a finite number"
                     )
-        before = _given.set(stated)
+        as_json, before = ctx.params.pop("as_json", False), _given.set(stated)
         try:
-            return super().invoke(ctx)
+            answer = super().invoke(ctx)
         finally:
             _given.reset(before)
+        if isinstance(answer, Answer):
+            answer.print(as_json)
+            raise typer.Exit(int(answer.failed))
 
 
 class Group(typer.Typer):

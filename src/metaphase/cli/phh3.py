@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -11,17 +12,15 @@ import typer
 
 from metaphase.base.errors import UsageError
 from metaphase.base.settings import read_settings
-from metaphase.cli import console
-from metaphase.cli.options import Group, given, restated, takes
-from metaphase.cli.train import report_training
+from metaphase.cli import console, progress
+from metaphase.cli.options import Answer, Group, given, restated, takes
+from metaphase.cli.train import trained
 from metaphase.cli.view import Port, announce
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from metaphase.labels.building import Built
-
-Row = dict[str, Any]
+    from metaphase.base.sharing.batch import Failure
 
 phh3 = Group("Mitoses of PHH3 slides: candidates, labels, networks.")
 
@@ -42,8 +41,7 @@ def candidates(
     config: console.Settings = None,
     force: bool = False,
     workers: console.Workers = "",
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Find every brown object of the PHH3 slides. Finished slides are skipped.
 
     Parameters:
@@ -53,20 +51,14 @@ def candidates(
     from metaphase.labels.phh3.cohort import search_cohort
 
     settings = read_settings(BrownConfig, config)
-    with console.cohort_work(workers) as (watch, pool):
+    with progress.cohort_work(workers) as (watch, pool):
         batch = search_cohort(manifest, output, settings, force=force, watch=watch, pool=pool)
     results = [
-        {
-            "case": case,
-            "candidates": one.candidates,
-            "picture": str(one.picture),
-            "warnings": [warning.to_dict() for warning in one.warnings],
-            "reused": one.resumed,
-        }
-        for case, one in batch.results.items()
+        {"case": case, "reused": found.resumed}
+        | {name: getattr(found, name) for name in ("candidates", "picture", "warnings")}
+        for case, found in batch.results.items()
     ]
-    _report(results, as_json, ("case", "candidates", "picture"))
-    raise typer.Exit(int(bool(batch.failures)))
+    return _cases(results, ("case", "candidates", "picture"), batch.failures)
 
 
 @phh3.command()
@@ -108,12 +100,11 @@ def train_cnn1(
     start: Start = "",
     config: Learning = None,
     device: console.Device = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Train CNN1, which tells objects from artefacts; run it again to continue after a stop."""
     from metaphase.labels.phh3.networks import cnn1_rows
 
-    _train("cnn1", project, cnn1_rows(project), output, start, config, device, as_json)
+    return _train("cnn1", cnn1_rows(project), project, output, start, config, device)
 
 
 @phh3.command("train-cnn2")
@@ -124,8 +115,7 @@ def train_cnn2(
     start: Start = "",
     config: Learning = None,
     device: console.Device = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Train CNN2, which tells mitoses from all else; run it again to continue after a stop.
 
     Parameters:
@@ -133,28 +123,27 @@ def train_cnn2(
     """
     from metaphase.labels.phh3.networks import cnn2_rows
 
-    _train("cnn2", project, cnn2_rows(project, artefacts or ()), output, start, config, device, as_json)
+    return _train("cnn2", cnn2_rows(project, artefacts or ()), project, output, start, config, device)
 
 
 def _train(
     name: str,
-    project: Path,
     rows: pd.DataFrame,
+    project: Path,
     output: Path,
     start: str,
     config: Path | None,
     device: str | None,
-    as_json: bool,
-) -> None:
+) -> Answer:
     from metaphase.labels.observers.project import read_target
     from metaphase.labels.phh3.networks import LearningConfig, train_classifier
 
     learning, target = read_settings(LearningConfig, config), read_target(project)
-    with console.reporting() as report:
+    with progress.reporting() as report:
         result = train_classifier(
             name, rows, output, learning, start=start, target=target, device=device, report=report
         )
-    report_training(result, as_json)
+    return trained(result)
 
 
 @phh3.command()
@@ -165,8 +154,7 @@ def classify(
     cnn2: console.Cnn2 = None,
     device: console.Device = None,
     workers: console.Workers = "",
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Classify every candidate; with CNN2, write each slide's mitoses. Finished slides are skipped.
 
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
@@ -174,22 +162,24 @@ def classify(
     from metaphase.labels.phh3.cohort import classify_cohort
     from metaphase.labels.phh3.networks import load_classifier
 
-    bundled = {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
-    given = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None} or bundled
+    given = _models(cnn1, cnn2) or {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]
-    with console.cohort_work(workers) as (watch, pool):
+    with progress.cohort_work(workers) as (watch, pool):
         batch = classify_cohort(manifest, output, classifiers, watch=watch, pool=pool)
     results = [
-        {"case": case, "candidates": one.candidates, **one.counts, "reused": one.reused}
-        for case, one in batch.results.items()
+        {"case": case, "candidates": found.candidates, **found.counts, "reused": found.reused}
+        for case, found in batch.results.items()
     ]
-    _report(results, as_json, ("case", "candidates", "objects", "mitoses"))
-    raise typer.Exit(int(bool(batch.failures)))
+    return _cases(results, ("case", "candidates", "objects", "mitoses"), batch.failures)
 
 
-def _report(results: list[Row], as_json: bool, columns: tuple[str, ...]) -> None:
+def _models(cnn1: Path | None, cnn2: Path | None) -> dict[str, Path]:
+    return {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
+
+
+def _cases(results: list[dict[str, Any]], columns: tuple[str, ...], failures: Sequence[Failure]) -> Answer:
     rows = [[row.get(name, "") for name in columns] for row in results]
-    console.answer(as_json, results, *([console.rows_table(columns, rows)] if rows else []))
+    return Answer(results, console.rows_table(columns, rows), failed=failures)
 
 
 reference = Group("Mitoses of PHH3 slides as labels for H&E slides.")
@@ -209,8 +199,7 @@ def build(
     config: console.Settings = None,
     device: console.Device = None,
     workers: console.Workers = "",
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Carry the mitoses of every PHH3 slide to its H&E slide. Run it again to do what is missing.
 
     Without models and points, the mitoses that `metaphase phh3 classify` left in the workspace are taken.
@@ -225,12 +214,22 @@ def build(
     settings = replace(
         settings, registration=restated(settings.registration), reference=restated(settings.reference)
     )
-    models = {name: path for name, path in (("cnn1", cnn1), ("cnn2", cnn2)) if path is not None}
-    source = point_source(manifest, points, models, device)
-    with console.cohort_work(workers, "cases") as (watch, pool):
+    source = point_source(manifest, points, _models(cnn1, cnn2), device)
+    with progress.cohort_work(workers) as (watch, pool):
         built = build_cohort(manifest, output, source, settings, points=points, watch=watch, pool=pool)
-    _tell_built(built, output, as_json)
-    raise typer.Exit(int(bool(built.failures)))
+    for case in built.failures:
+        console.complain(f"{case.case} ({case.status}): {case.reason}")
+    rows = [(case.case, case.status, case.points, case.accepted, case.reason) for case in built.cases]
+    causes = built.table["cause"][built.table["cause"] != ""].value_counts()
+    accepted = f"{int(built.table['accepted'].sum())} of {len(built.table)} points accepted"
+    return Answer(
+        built.cases,
+        console.rows_table(("case", "status", "points", "accepted", "why"), rows),
+        *(f"{count} refused: {cause}" for cause, count in causes.items()),
+        f"{accepted}; see {output / 'reference.csv'}, and look at them with: "
+        f"metaphase reference review {output}",
+        failed=built.failures,
+    )
 
 
 @reference.command()
@@ -254,8 +253,7 @@ def review(
 def apply(
     workspace: Workspace,
     decisions: Path | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Put the observers' decisions into the tables of the reference standard: who, when, accepted or not.
 
     Parameters:
@@ -269,30 +267,10 @@ def apply(
     points, accepted = len(done.table), int(done.table["accepted"].sum())
     if done.stale:
         console.warn(f"{done.stale} decisions are about points that have gone or moved: review again")
-    console.answer(
-        as_json,
-        {"reviewed": done.reviewed, "changed": done.changed, "stale": done.stale, "points": points}
-        | {"accepted": accepted},
-        f"{done.reviewed} points reviewed, {done.changed} decisions changed; {accepted} of {points} accepted",
-    )
-
-
-def _tell_built(built: Built, output: Path, as_json: bool) -> None:
-    if as_json:
-        console.print_json([asdict(one) for one in built.cases])
-        return
-    rows = [(one.case, one.status, one.points, one.accepted, one.reason) for one in built.cases]
-    console.stdout.print(console.rows_table(("case", "status", "points", "accepted", "why"), rows))
-    for one in built.failures:
-        console.complain(f"{one.case} ({one.status}): {one.reason}")
-    causes = built.table["cause"][built.table["cause"] != ""].value_counts()
-    for cause, count in causes.items():
-        console.say(f"{count} refused: {cause}")
-    accepted = int(built.table["accepted"].sum())
-    console.say(
-        f"{accepted} of {len(built.table)} points accepted; see {output / 'reference.csv'}, and look at them "
-        f"with: metaphase reference review {output}"
-    )
+    plain = {name: getattr(done, name) for name in ("reviewed", "changed", "stale")}
+    plain |= {"points": points, "accepted": accepted}
+    decided = f"{done.reviewed} points reviewed, {done.changed} decisions changed"
+    return Answer(plain, f"{decided}; {accepted} of {points} accepted")
 
 
 # ---- `metaphase register`: carry points and annotations from PHH3 to H&E ----
@@ -320,8 +298,7 @@ def register(
     drawn_on: DrawnOn = DrawnOn.phh3,
     mpp: float | None = None,
     accept_doubtful: bool = False,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Register a PHH3 slide with the H&E slide of the same section, and say how far to trust it.
 
     Writes the transform, a picture, and the points in H&E coordinates. Of a doubtful pair only those are
@@ -346,33 +323,22 @@ def register(
     summary, _ = register_slides(
         one, other, output, points=points, annotations=shapes, config=config, accept_doubtful=accept_doubtful
     )
-    if as_json:
-        console.print_json(summary)
-    else:
-        _tell(summary, output)
-    raise typer.Exit(1 if summary["verdict"] == "failed" else 0)
+    warnings = [*summary["reasons"], *summary["notes"]]
+    if summary["verdict"] == "doubtful" and not accept_doubtful:
+        sure = summary.get("points_accepted", 0)
+        carried = "only points that are sure by themselves were" if sure else "nothing was"
+        warnings.append(f"{carried} carried over: if registration.png fits, say so with --accept-doubtful")
+    return Answer(summary, *_lines(summary, output), warnings=warnings, failed=summary["verdict"] == "failed")
 
 
-def _tell(summary: dict[str, Any], output: Path) -> None:
-    console.stdout.print(f"[bold]{summary['verdict']}[/]")
-    for reason in (*summary["reasons"], *summary["notes"]):
-        console.warn(reason)
+def _lines(summary: dict[str, Any], output: Path) -> list[str]:
+    lines = [summary["verdict"]]
     if "scale" in summary:
-        console.say(
+        lines.append(
             f"shift {summary['shift_x_um']:.1f}, {summary['shift_y_um']:.1f} um, "
             f"rotation {summary['rotation_deg']:.2f} degrees, scale {summary['scale']:.4f}"
         )
     if "points" in summary:
         accepted = f"{summary['points_accepted']} of {summary['points']} points accepted"
-        console.say(f"{accepted}, mean confidence {summary['mean_confidence']:.2f}")
-    if summary["verdict"] == "doubtful" and not summary["accept_doubtful"]:
-        sure = summary.get("points_accepted", 0)
-        console.warn(
-            (
-                "only points that are sure by themselves were carried over"
-                if sure
-                else "nothing was carried over"
-            )
-            + ": if registration.png fits, say so with --accept-doubtful"
-        )
-    console.say(f"written to {output}")
+        lines.append(f"{accepted}, mean confidence {summary['mean_confidence']:.2f}")
+    return [*lines, f"written to {output}"]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from metaphase.base.settings import config_files, config_line, copy_files, qupath_scripts
-from metaphase.cli import console
-from metaphase.cli.options import Group
+from metaphase.cli import console, progress
+from metaphase.cli.options import Answer, Group
 
 if TYPE_CHECKING:
     from metaphase.base.stages import Report, StageState, States
@@ -51,8 +52,7 @@ def run(
     seed: Seed = 0,
     status: Status = False,
     at_once: AtOnce = 1,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Train a detector and test it on whole slides: the paper's CNN3, ensemble and CNN5, or a dense pair.
 
     Run the same command again to continue after a stop. Ends with a page, index.html, in the workspace.
@@ -78,21 +78,17 @@ def run(
     else:
         states = watched(lambda report, watch: run_chain(chain, report=report, watch=watch, at_once=at_once))
         write_run_page(workspace / "index.html", **run_report(chain, states))
-    if as_json:
-        console.print_json([plain(state) for state in states])
-        return
-    console.stdout.print(stage_table(states, explained=status))
-    if not status:
-        console.say(f"Page: {workspace / 'index.html'}")
-        model = delivered_model(chain)
-        for warning in warnings_about(parse_card(model.with_suffix(".json"))):
-            console.warn(str(warning))
-        way = " --paper" if settings.test.peaks == PAPER_PEAKS else ""
-        console.say(f"metaphase detect SLIDE... -o DIR --model {model}{way}")
-        if settings.test.method == "components" and not way:
-            console.warn(
-                "`detect` searches by components from 0.8 only (--paper): give its thresholds yourself"
-            )
+    if status:
+        return _states(states, explained=True)
+    model = delivered_model(chain)
+    warnings: list[object] = [*warnings_about(parse_card(model.with_suffix(".json")))]
+    way = " --paper" if settings.test.peaks == PAPER_PEAKS else ""
+    if settings.test.method == "components" and not way:
+        warnings.append(
+            "`detect` searches by components from 0.8 only (--paper): give its thresholds yourself"
+        )
+    page = f"Page: {workspace / 'index.html'}"
+    return _states(states, page, f"metaphase detect SLIDE... -o DIR --model {model}{way}", warnings=warnings)
 
 
 LINE_EVERY_S = 10.0
@@ -105,9 +101,8 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
     Without a terminal also a line where a stage begins, and one every few seconds that says how far it is.
     """
     latest: States = ()
-    printed: set[str] = set()
     last_line_s = -math.inf
-    with console.progress_bar() as bar:
+    with progress.progress_bar() as bar:
         task = bar.add_task("starting", total=1)
 
         def report(what: str, done: float, total: float) -> None:
@@ -119,16 +114,10 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
 
         def watch(states: States) -> None:
             nonlocal latest
-            latest = states
-            for number, state in enumerate(states, start=1):
-                begun = f"{state.stage.name} begins"
-                if state.status == "running" and not console.stderr.is_terminal and begun not in printed:
-                    printed.add(begun)
-                    console.tell(f"{number}/{len(states)} {begun}: {state.stage.about}")
-                if state.status == "done" and state.stage.name not in printed:
-                    printed.add(state.stage.name)
-                    took = f"{state.stage.name}  {state.seconds or 0:.1f} s  [dim]{escape(_facts(state))}[/]"
-                    console.stderr.print(f"[dim]{number}/{len(states)}[/] {took}")
+            before, latest = dict(enumerate(latest)), states
+            for number, state in enumerate(states):
+                if number not in before or before[number].status != state.status:
+                    _tell_change(state, f"{number + 1}/{len(states)}")
 
         try:
             return work(report, watch)
@@ -137,29 +126,41 @@ def watched(work: Callable[[Report, Callable[[States], None]], States]) -> State
             raise
 
 
+def _tell_change(state: StageState, number: str) -> None:
+    if state.status == "running" and not console.stderr.is_terminal:
+        console.tell(f"{number} {state.stage.name} begins: {state.stage.about}")
+    if state.status == "done":
+        seconds = f"{state.stage.name}  {state.seconds or 0:.1f} s"
+        console.stderr.print(f"[dim]{number}[/] {seconds}  [dim]{escape(_facts(state))}[/]")
+
+
 def _facts(state: StageState) -> str:
-    said = {name: f"{value:,}" if isinstance(value, int) else value for name, value in state.facts.items()}
-    return ", ".join(f"{name} {value}" for name, value in said.items())
+    facts = {name: f"{value:,}" if isinstance(value, int) else value for name, value in state.facts.items()}
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def stage_table(states: States, *, explained: bool = False) -> Table:
     """Every stage with its status and time, and what it made or, `explained`, why it has to be done."""
-    table = console.plain_table("stage", "status", "seconds", "what", right=("seconds",))
+    rows: list[tuple[object, ...]] = []
     for state in states:
-        colour = COLOURS.get(state.status, "green")
+        status = Text(state.status, COLOURS.get(state.status, "green"))
         seconds = "" if state.seconds is None else f"{state.seconds:.1f}"
         what = (state.reason if explained else "") or _facts(state) or state.stage.about
-        table.add_row(state.stage.name, f"[{colour}]{state.status}[/]", seconds, escape(what))
+        rows.append((state.stage.name, status, seconds, what))
     total = sum(state.seconds or 0 for state in states)
-    table.add_row("[dim]all[/]", "", f"[dim]{total:.1f}[/]", "")
-    return table
+    rows.append((Text("all", "dim"), "", Text(f"{total:.1f}", "dim"), ""))
+    return console.rows_table(("stage", "status", "seconds", "what"), rows, right=("seconds",))
 
 
-def plain(state: StageState) -> dict[str, Any]:
-    """A stage's state for programs."""
-    facts = {"stage": state.stage.name, "status": state.status, "seconds": state.seconds}
-    facts["reason"] = state.reason
-    return facts | {"reads": state.stage.reads, "writes": state.stage.writes, "facts": state.facts}
+def _states(
+    states: States, *shown: object, explained: bool = False, warnings: Iterable[object] = ()
+) -> Answer:
+    plain = [
+        {name: getattr(state, name) for name in ("status", "seconds", "reason", "facts")}
+        | {"stage": state.stage.name, "reads": state.stage.reads, "writes": state.stage.writes}
+        for state in states
+    ]
+    return Answer(plain, stage_table(states, explained=explained), *shown, warnings=warnings)
 
 
 # ---- `metaphase experiments`: experiments 1 to 7 of the paper, and what each part contributes ----
@@ -176,8 +177,7 @@ def experiments(
     ] = [],  # noqa: B006 -- typer takes defaults of lists this way
     status: Status = False,
     at_once: AtOnce = 1,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Train and test the networks of experiments 1 to 7 and of the table of contributions.
 
     Everything worth keeping is in WORKSPACE/results, rewritten after every network. Run the same
@@ -201,15 +201,10 @@ def experiments(
             lambda report, watch: run_and_write(job, also, report=report, watch=watch, at_once=at_once)
         )
     summary, _ = summarise_job(job, also)
-    if as_json:
-        console.print_json([plain(state) for state in states])
-        return
-    console.stdout.print(stage_table(states, explained=status))
-    for shown in (brief_table(summary), contribution_table(summary)):
-        console.stdout.print(console.rows_table(shown.headings, shown.rows))
-    for warning in summary.warnings:
-        console.say(f"warning: {warning}")
-    console.say(f"results {job.results}")
+    tables = (brief_table(summary), contribution_table(summary))
+    shown = [console.rows_table(table.headings, table.rows) for table in tables]
+    warnings = [f"warning: {warning}" for warning in summary.warnings]
+    return _states(states, *shown, *warnings, f"results {job.results}", explained=status)
 
 
 # ---- `metaphase paper`: every table and figure of the paper, from one's own data ----

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaphase.base.errors import MetaphaseError, UsageError
-from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli import console, progress
+from metaphase.cli.options import Answer, Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.images.inspection import SlideReport
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # ---- `metaphase info`: what a slide is and what to beware of ----
 
 
-def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json = False) -> None:
+def info(slides: console.Slides, mpp: console.Mpp = None) -> Answer:
     """Show size, resolution and its source, scanner, stain, and warnings."""
     from metaphase.images.inspection import inspect_slide
     from metaphase.images.nuclei import look_warnings
@@ -38,22 +38,19 @@ def info(slides: console.Slides, mpp: console.Mpp = None, as_json: console.Json 
                 raise
             problems.tell(source.path.name, str(error))
     failed = problems.end()
-    if as_json:
-        plain = [report.to_dict() for report in reports]
-        console.print_json(plain if several else plain[0])
-        raise typer.Exit(int(failed))
-    if several and reports:
-        names = [name for name, _ in _rows(reports[0])]
-        console.stdout.print(
-            console.rows_table(names, [[value for _, value in _rows(one)] for one in reports])
-        )
-    elif reports:
-        console.stdout.print(console.facts_table(_rows(reports[0])))
-    console.warn_once((one.slide.name, warning) for one in reports for warning in one.warnings)
-    raise typer.Exit(int(failed))
+    plain: Any = [report.to_dict() for report in reports]
+    facts = [_facts(report) for report in reports]
+    if several:
+        rows = [[value for _, value in slide] for slide in facts]
+        table = console.rows_table([name for name, _ in facts[0]] if facts else (), rows)
+    else:
+        table = console.rows_table((), facts[0])
+    warnings = ((report.slide.name, warning) for report in reports for warning in report.warnings)
+    plain = plain if several else plain[0]
+    return Answer(plain, table, warnings=console.warnings_by_kind(warnings), failed=failed)
 
 
-def _rows(report: SlideReport) -> list[tuple[str, str]]:
+def _facts(report: SlideReport) -> list[tuple[str, str]]:
     from metaphase.slides.backends import GIVE_MPP
 
     info, resolution = report.slide.info, report.slide.info.resolution
@@ -76,31 +73,24 @@ def _rows(report: SlideReport) -> list[tuple[str, str]]:
 # ---- `metaphase tissue`: where the tissue is ----
 
 
-def tissue(
-    slides: console.Slides, output: console.Folder, mpp: console.Mpp = None, as_json: console.Json = False
-) -> None:
+def tissue(slides: console.Slides, output: console.Folder, mpp: console.Mpp = None) -> Answer:
     """Outline the tissue of slides: mask (PNG), polygons for QuPath (GeoJSON), picture, area in mm2."""
     from metaphase.analysis.cohort import named_slides
     from metaphase.analysis.tissue import outline_slides
 
-    with console.batch_bar() as watch:
+    with progress.batch_bar() as watch:
         batch = outline_slides(named_slides(console.chosen_slides(slides), mpp=mpp), output, watch=watch)
-    results: list[dict[str, Any]] = [
-        {
-            "slide": str(one.slide),
-            "area_mm2": one.area_mm2,
-            "fraction": one.fraction,
-            "files": [str(file) for file in one.files],
-        }
-        for one in batch.results.values()
+    outlined = batch.results.values()
+    plain = [
+        {name: getattr(outline, name) for name in ("slide", "area_mm2", "fraction", "files")}
+        for outline in outlined
     ]
     rows = [
-        (one.slide.name, f"{one.area_mm2:.2f}", f"{one.fraction:.0%}", one.files[-1])
-        for one in batch.results.values()
+        (outline.slide.name, f"{outline.area_mm2:.2f}", f"{outline.fraction:.0%}", outline.files[-1])
+        for outline in outlined
     ]
     table = console.rows_table(("slide", "tissue mm2", "of the scan", "picture"), rows)
-    console.answer(as_json, results, *([table] if rows else []))
-    raise typer.Exit(int(bool(batch.failures)))
+    return Answer(plain, table, failed=batch.failures)
 
 
 # ---- `metaphase simulate`: paired H&E and PHH3 slides with exact truth ----
@@ -110,22 +100,16 @@ def tissue(
 def simulate(
     output: console.Folder,
     config: console.Settings = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Write a cohort of simulated slide pairs with the truth about every mitosis, look-alike and shift."""
     from metaphase.simulation.cohort import simulate_cohort
     from metaphase.simulation.config import SimulationConfig
 
     settings = given(SimulationConfig, config)
-    with console.progress_bar(unit="Mpx") as bar:
-        task = bar.add_task("preparing", total=1)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done / 1e6, total=total / 1e6)
-
-        manifest = simulate_cohort(output, settings, progress=show)
+    with progress.reporting() as report:
+        manifest = simulate_cohort(output, settings, progress=report)
     line = f"cases: {len(manifest)}, manifest: {output / 'manifest.csv'}"
-    console.answer(as_json, manifest.to_dict(orient="records"), line)
+    return Answer(manifest.to_dict(orient="records"), line)
 
 
 # ---- `metaphase archive`: slides and results at a DICOMweb server ----
@@ -142,8 +126,7 @@ def find(
     output: console.Output,
     patient: str | None = None,
     study: str | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Write a small file, NAME.dicomweb, for each slide of a server; every command takes it for the slide.
 
     Parameters:
@@ -154,9 +137,9 @@ def find(
     from metaphase.slides.archive import find_slides
 
     found = find_slides(url, output, patient=patient, study=study)
-    plain = [{"file": str(path), **asdict(remote)} for path, remote in found]
+    plain = [{"file": path, **asdict(remote)} for path, remote in found]
     lines = [str(path) for path, _ in found] or ["it has no matching slides"]
-    console.answer(as_json, plain, *lines)
+    return Answer(plain, *lines)
 
 
 @archive.command()
@@ -165,13 +148,12 @@ def store(
     results: Annotated[
         list[Path], typer.Argument(help="Folders of results, or DICOM files.", metavar="RESULTS...")
     ],
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Store DICOM results (`metaphase detect --format dicom`) at a server."""
     from metaphase.slides.archive import store_results
 
     stored = store_results(url, results)
-    console.answer(as_json, list(map(str, stored)), *stored)
+    return Answer(stored, *stored)
 
 
 stain = Group("Separate, vary and standardise stains.")

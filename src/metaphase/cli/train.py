@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli import console, progress
+from metaphase.cli.options import Answer, Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.detections.points import OperatingPoint
@@ -24,8 +24,7 @@ def train(
     config: Path,
     output: console.Folder,
     device: console.Device = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer | None:
     """Train one network from patch stores; run it again to continue after a stop.
 
     For several GPUs, start it with PyTorch's launcher: torchrun --nproc-per-node N -m metaphase train ...
@@ -37,16 +36,15 @@ def train(
     from metaphase.networks.training.protocol import read_config
 
     settings = read_config(config)
-    with console.reporting() as report:
+    with progress.reporting() as report:
         result = train_network(settings, output, device=device, report=report)
-    if os.environ.get("RANK", "0") == "0":  # one of several processes tells
-        report_training(result, as_json)
+    return trained(result) if os.environ.get("RANK", "0") == "0" else None  # one of several processes tells
 
 
-def report_training(result: TrainingResult, as_json: bool) -> None:
-    """Print what a training made."""
-    plain = {"model": str(result.model), "f1": result.best, "history": result.history}
-    console.answer(as_json, plain, f"best validation F1 {result.best:.3f}, model {result.model}")
+def trained(result: TrainingResult) -> Answer:
+    """What a training made."""
+    plain = {"model": result.model, "f1": result.best, "history": result.history}
+    return Answer(plain, f"best validation F1 {result.best:.3f}, model {result.model}")
 
 
 @model.command("info")
@@ -57,8 +55,7 @@ def model_info(
             help="A .safetensors file, its .json card, or a bundled model by name.", metavar="MODEL"
         ),
     ],
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Show what a model is, what it was trained on, and how good it is."""
     from metaphase.networks.cards import named_model, stored_network
     from metaphase.networks.engine.onnx import load_onnx
@@ -70,7 +67,7 @@ def model_info(
         stored = stored_network(path)
         card, more = stored.card, [("parameters", f"{stored.parameters:,}")]
     facts = [*_facts(card), *more]
-    console.answer(as_json, card.model_dump(mode="json"), console.facts_table(facts))
+    return Answer(card.model_dump(mode="json"), console.rows_table((), facts))
 
 
 @model.command("package")
@@ -80,8 +77,7 @@ def model_package(
     ],
     output: console.Output,
     card: Path | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Make a trained model ready to share: small weights, and a card with data, terms and failures.
 
     Parameters:
@@ -93,7 +89,7 @@ def model_package(
 
     additions = None if card is None else read_additions(card)
     written = package_model(file, output, additions=additions)
-    _show_written(as_json, written, output.with_suffix(".safetensors"))
+    return _written(written, output.with_suffix(".safetensors"))
 
 
 @model.command("export")
@@ -102,8 +98,7 @@ def model_export(
         Path, typer.Argument(help="A .safetensors detector, or a bundled model by name.", metavar="MODEL")
     ],
     output: console.Output,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Write a detector as ONNX graphs, uint8 pixels in, probabilities out, with its card beside it.
 
     `metaphase detect --model FILE.onnx` runs it by ONNX Runtime, without torch; FILE.detections.onnx gives
@@ -115,23 +110,24 @@ def model_export(
     from metaphase.networks.joining import export_detector
 
     card, joined = export_detector(file, output)
-    _show_written(as_json, card, output.with_suffix(".onnx"))
-    if joined is not None:
-        console.say(joined)
+    return _written(card, output.with_suffix(".onnx"), *([] if joined is None else [joined]))
 
 
-def _show_written(as_json: bool, card: ModelCard, path: Path) -> None:
+def _written(card: ModelCard, path: Path, *others: Path) -> Answer:
     line = f"{card.name}: {path}, {path.stat().st_size / 1e6:.1f} MB"
-    console.answer(as_json, card.model_dump(mode="json"), line)
+    return Answer(card.model_dump(mode="json"), line, *others)
 
 
 def _point(point: OperatingPoint) -> str:
     """An operating point in a line: its numbers, how good they were, where they were chosen."""
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in point.numbers.items())
-    reached = [f"{point.metric} {point.value:.3f}" if point.value is not None else ""]
-    reached.append("" if point.kappa is None else f"kappa {point.kappa:.3f}")
-    reached.append("" if point.false_per_mm2 is None else f"{point.false_per_mm2:.1f} false per mm2")
-    reached.append("" if point.recall is None else f"recall {point.recall:.2f}")
+    measures = (
+        (point.value, point.metric + " {:.3f}"),
+        (point.kappa, "kappa {:.3f}"),
+        (point.false_per_mm2, "{:.1f} false per mm2"),
+        (point.recall, "recall {:.2f}"),
+    )
+    reached = [text.format(value) for value, text in measures if value is not None]
     sources = ", ".join(filter(None, [*reached, point.source, *point.laboratories]))
     return f"{numbers} ({sources})" if sources else numbers
 
@@ -168,8 +164,7 @@ def bench(
     ] = None,
     model: console.Models = None,
     mpp: console.Mpp = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Measure decoding, detector and both together, and say how long a slide will take."""
     from metaphase.lab.rates import measure_rates
     from metaphase.networks.detector import ReadyDetector, load_detector
@@ -179,7 +174,7 @@ def bench(
     config = given(EngineConfig)
     ready = ReadyDetector(load_detector(model or ()), config, may_start_processes=True)
     source = None if slide is None else sources_with([slide], mpp)[0]
-    with console.reporting() as report:
+    with progress.reporting() as report:
         rates = measure_rates(ready, source, report=report)
     minutes = {f"{area:g}": rates.minutes(area) for area in AREAS_MM2}
     facts = {"model": ready.detector.name, "limit": rates.limit, "share_of_limit": rates.share_of_limit}
@@ -189,8 +184,7 @@ def bench(
         "both together": rates.whole_mm2_per_s,
     }
     rows = [(name, f"{rate:.3g}", f"{1 / rate:.3g}") for name, rate in steps.items()]
-    console.answer(
-        as_json,
+    return Answer(
         asdict(rates) | facts | {"minutes": minutes},
         f"{ready.detector.name} on {rates.device}, {rates.arithmetic}",
         console.rows_table(("", "mm2/s", "s/mm2"), rows),

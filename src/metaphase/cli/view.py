@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from metaphase.base.errors import several
 from metaphase.cli import console
-from metaphase.cli.options import Group, given, takes
+from metaphase.cli.options import Answer, Group, given, takes
 
 if TYPE_CHECKING:
     from metaphase.counting.sites import SiteProfile
@@ -38,7 +37,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar=["METAPHASE_TOKEN", "METAPHASE_LABEL_TOKEN"],
+            envvar="METAPHASE_TOKEN",
             help="Secret of the link, 16 characters or more; else made, and kept in the project.",
         ),
     ] = None,
@@ -77,8 +76,7 @@ def merge(
         Path | None, typer.Option("-o", "--output", help="Folder for the results; by default the project's.")
     ] = None,
     observer: list[str] | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Make labels of the answers: labels.csv, what to discuss, and how well the observers agree.
 
     Parameters:
@@ -89,19 +87,17 @@ def merge(
     from metaphase.reports.agreement import REPORT, kappa_text, record
 
     merged = merge_project(project, agree, output, observer or None)
-    if as_json:
-        console.print_json(record(merged))
-        return
-    console.stdout.print(_table(merged))
     counts = merged.labels["label"].value_counts()
-    found = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
-    console.say(
-        f"{merged.labelled} of {len(merged.labels)} items have a label ({found or 'none'}); "
+    labels = ", ".join(f"{counts[name]} {name}" for name in counts.index if name)
+    return Answer(
+        record(merged),
+        _table(merged),
+        f"{merged.labelled} of {len(merged.labels)} items have a label ({labels or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
         f"Fleiss' kappa {kappa_text(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
-        "that all observers answered"
+        "that all observers answered",
+        f"see {(output or project) / REPORT}",
     )
-    console.say(f"see {(output or project) / REPORT}")
 
 
 @label.command("export")
@@ -163,13 +159,9 @@ def draw(
     from metaphase.learn.calibration import DETECTIONS, draw_sample
 
     slides, detections = draw_sample(results, output, given(SampleConfig))
-    lines = [
-        f"slides: {slides}, detections: {detections}. Answer:",
-        f"  metaphase label serve {output / DETECTIONS}",
-        f"then: metaphase calibrate fit {output} -o site.json",
-    ]
-    for line in lines:
-        console.say(line)
+    console.say(f"slides: {slides}, detections: {detections}. Answer:")
+    console.say(f"  metaphase label serve {output / DETECTIONS}")
+    console.say(f"then: metaphase calibrate fit {output} -o site.json")
 
 
 @calibrate.command()
@@ -178,8 +170,7 @@ def fit(
     calibration: Path,
     output: console.Output,
     answers: Path | None = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Make the laboratory's profile from the answers, for `metaphase detect --site`.
 
     Parameters:
@@ -193,8 +184,7 @@ def fit(
 
     profile = fit_profile(calibration, answers=answers, error=given(ObserverError))
     save_profile(output, profile)
-    console.answer(
-        as_json,
+    return Answer(
         profile.model_dump(mode="json", exclude={"shapes", "answered", "design"}),
         _profile_table(profile),
         f"{profile.described()}, model {profile.model}",
@@ -268,7 +258,7 @@ review = Group("Apply what people said about detections.")
 
 
 @review.command()
-def apply(results: Results, slides: MovedSlides = None, as_json: console.Json = False) -> None:
+def apply(results: Results, slides: MovedSlides = None) -> Answer:
     """Rewrite report, exports and summary of every reviewed slide, the machine's count beside the new one."""
     from metaphase.analysis.review import apply_reviews
 
@@ -276,14 +266,12 @@ def apply(results: Results, slides: MovedSlides = None, as_json: console.Json = 
     done = apply_reviews(results, problems.append, slides=slides)
     for problem in problems:
         console.complain(problem)
-    if as_json:
-        console.print_json([{"folder": str(one.folder), **one.summary} for one in done])
-    else:
-        for one in done:
-            line = "; ".join(map(str, one.record.counts))
-            console.say(f"{one.name}: {line}; see {one.report}")
-        console.explain_counts(one.in_force for one in done)
-    raise typer.Exit(int(bool(problems)))
+    lines = [
+        f"{result.name}: {'; '.join(map(str, result.record.counts))}; see {result.report}" for result in done
+    ]
+    notes = console.count_notes(result.in_force for result in done)
+    plain = [{"folder": result.folder, **result.summary} for result in done]
+    return Answer(plain, *lines, *notes, failed=problems)
 
 
 @review.command()
@@ -291,14 +279,13 @@ def withdraw(
     results: Results,
     observer: Annotated[str, typer.Option(help="Observer whose answers no longer count (the log stays).")],
     slides: MovedSlides = None,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Withdraw the review of an observer: counts, and files where it was applied, are as without it."""
     from metaphase.analysis.review import withdraw_review
 
     withdrawn = withdraw_review(results, observer, slides=slides)
     lines = (f"{name}: {several(answers, 'answer')} withdrawn" for name, answers in withdrawn.items())
-    console.answer(as_json, withdrawn, *lines)
+    return Answer(withdrawn, *lines)
 
 
 @review.command("import")
@@ -310,8 +297,7 @@ def import_review(
     ],
     observer: Annotated[str, typer.Option(help="Who edited it.")],
     complete: bool = False,
-    as_json: console.Json = False,
-) -> None:
+) -> Answer:
     """Take the changes of an edited export as a review; the rest stays unanswered.
 
     Parameters:
@@ -320,17 +306,16 @@ def import_review(
     from metaphase.analysis.record import load_results
     from metaphase.analysis.review import import_review as take
 
-    taken = take(load_results(results), file, observer, complete=complete)
-    lines = (
-        f"{one.slide}: {one.rejected} rejected, {one.added} added, {one.moved} moved, {one.accepted} "
-        f"accepted below the threshold; mitoses listed now: {one.mitoses}"
-        + (f"; {several(one.regions, 'region')}" if one.regions else "")
-        for one in taken
-    )
-    for one in taken:
-        for what, number in one.left.items():
-            console.warn(f"{one.slide}: {number} x {what} in {file.name} became no answer")
-    console.answer(as_json, [asdict(one) for one in taken], *lines)
+    lines = []
+    for slide in (taken := take(load_results(results), file, observer, complete=complete)):
+        regions = f"; {several(slide.regions, 'region')}" if slide.regions else ""
+        lines.append(
+            f"{slide.slide}: {slide.rejected} rejected, {slide.added} added, {slide.moved} moved, "
+            f"{slide.accepted} accepted below the threshold; mitoses listed now: {slide.mitoses}{regions}"
+        )
+        for what, number in slide.left.items():
+            console.warn(f"{slide.slide}: {number} x {what} in {file.name} became no answer")
+    return Answer(taken, *lines)
 
 
 @review.command("export")
@@ -355,7 +340,7 @@ def export_truth(
             console.say(f"{name}: {several(number, 'region')} in {output}")
         return
     truth = reviewed_truth(found)
-    write_detections(truth, output, to, mpp={one.name: one.mpp for one in found})
+    write_detections(truth, output, to, mpp={result.name: result.mpp for result in found})
     counts = truth.table["label"].value_counts()
     text = ", ".join(f"{count} {label}" for label, count in counts.items()) or "nothing"
     console.say(f"{output}: {text}")

@@ -143,14 +143,13 @@ class ReviewCrops(Crops):
         row = self._review.by_number[number]
         case = str(row["case"])
         pair = self._review.pairs[case]
-        names = ("x", "y") if view == "he" else ("x_phh3", "y_phh3")
+        if view == "he":
+            source, names, matrix = pair.he, ("x", "y"), np.eye(2)
+        else:
+            source, names = pair.phh3, ("x_phh3", "y_phh3")
+            matrix = self._transform(self._review.workspace / Path(case) / TRANSFORM).similarity.matrix
         position = np.array([row[name] for name in names], float)
-        source = pair.he if view == "he" else pair.phh3
-        path, mpp = source.path, source.mpp
-        with self._slides.open(path, mpp) as slide:
-            matrix = np.eye(2)
-            if view == "phh3":
-                matrix = self._transform(self._review.workspace / Path(case) / TRANSFORM).similarity.matrix
+        with self._slides.open(source.path, source.mpp) as slide:
             return encode_jpeg(turned_crop(slide, position, matrix, CLOSE_UM, SIDE_PX))
 
 
@@ -231,7 +230,7 @@ def labelling_app(
         observer = store.known(hello.observer)
         settings = project.settings
         order = review.order if review else project.order_for(observer, divided_items(store.current()))
-        given = [(project.by_name[one.item].number, one.answer) for one in store.current(observer)]
+        given = [(project.by_name[said.item].number, said.answer) for said in store.current(observer)]
         return {
             "observer": observer,
             "project": project.identity,
@@ -253,13 +252,13 @@ def labelling_app(
     def answers(sent: SentAnswers[SentItem]) -> Receipt:
         """Write answers; the reply leaves when they are on the disk."""
         observer, names = clean_observer(sent.observer), (None, *project.answer_names)
-        known = [one for one in sent.answers if one.item in asked and one.answer in names]
+        known = [said for said in sent.answers if said.item in asked and said.answer in names]
         store.record_many(
-            Entry(observer, project.by_number[one.item].name, one.answer, one.seconds, uuid=str(one.uuid))
-            for one in known
+            Entry(observer, project.by_number[said.item].name, said.answer, said.seconds, uuid=str(said.uuid))
+            for said in known
         )
-        refused = [one.uuid for one in sent.answers if one not in known]
-        return Receipt(saved=[one.uuid for one in known], refused=refused)
+        refused = [said.uuid for said in sent.answers if said not in known]
+        return Receipt(saved=[said.uuid for said in known], refused=refused)
 
     return app
 

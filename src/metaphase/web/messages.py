@@ -14,7 +14,6 @@ from pydantic import Field
 
 from metaphase.analysis.review import reviewed_result, runner_up
 from metaphase.base.errors import MetaphaseError
-from metaphase.base.later import pandas as pd
 from metaphase.counting.clinical import SlideCount
 from metaphase.counting.spread import DensityMap
 from metaphase.labels.observers.positions import (
@@ -96,9 +95,9 @@ UNKNOWN |= {"counted": False, "answered": 0, "candidates": 0, "waits": False, "p
 
 def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> Reply:
     """The line of a slide in the list, with the answers that an observer may know of."""
-    unknown = UNKNOWN | {"key": slide.key, "name": slide.name}
+    row = UNKNOWN | {"key": slide.key, "name": slide.name}
     if slide.result is None:
-        return unknown
+        return row
     given: list[Given] = []
     try:
         given = slide.answers(observer, blind=blind)
@@ -109,7 +108,7 @@ def slide_row(slide: ViewedSlide, observer: str, blind: bool) -> Reply:
         shares = reviewed_result(slide.result, given, slide.scope).shares if given else ()
         return row_with(slide, shares, count, observer, blind)
     except MetaphaseError as error:
-        return unknown | {"problem": in_words(str(error))}
+        return row | {"problem": in_words(str(error))}
 
 
 def row_with(
@@ -120,13 +119,13 @@ def row_with(
 
     `waits` says that answers are not in force: report, tables and index say something else.
     """
-    own = [one for one in shares if one.observer.casefold() == observer.strip().casefold()]
+    own = [share for share in shares if share.observer.casefold() == observer.strip().casefold()]
     looked = () if observer and not own else own or shares
-    answered = max((one.counted + one.below for one in looked), default=0)
+    answered = max((share.counted + share.below for share in looked), default=0)
     candidates, waits = len(slide.found.candidates), False
     with suppress(MetaphaseError):
         waits = not blind and slide.waits
-    return {
+    return UNKNOWN | {
         "key": slide.key,
         "name": slide.name,
         "counted": True,
@@ -147,40 +146,44 @@ def slide_view(slide: ViewedSlide) -> Reply:
     and below `lowest` the networks' answers were not kept; they are `listed` from another threshold on.
     `record` changes with the files of the results.
     """
-    result = slide.result
-    table = pd.DataFrame(columns=["x", "y", "probability"]) if result is None else result.candidates
-    lowest = float(table["probability"].min()) if len(table) else 0.0
-    layers = [
-        {
+    layers = {
+        name: {
             "name": name,
-            "title": one.title,
-            "ending": one.ending,
-            "tiles": f"/tile/{slide.key}/{name}/{one.version}",
+            "title": layer.title,
+            "ending": layer.ending,
+            "tiles": f"/tile/{slide.key}/{name}/{layer.version}",
         }
-        for name, one in slide.layers.items()
-    ]
-    return {
+        for name, layer in slide.layers.items()
+    }
+    own = layers.pop(SLIDE, None)
+    view = {
         "key": slide.key,
         "name": slide.name,
         "width": slide.width,
         "height": slide.height,
         "mpp": slide.mpp,
-        "tiles": next((layer["tiles"] for layer in layers if layer["name"] == SLIDE), ""),
+        "tiles": own["tiles"] if own else "",
         "tile_px": TILE_PX,
         "levels": levels_of(slide.width, slide.height),
-        "layers": [layer for layer in layers if layer["name"] != SLIDE],
+        "layers": list(layers.values()),
         "record": slide.record,
         "problem": in_words(slide.problem),
-        "counted": result is not None,
-        "x": [round(value, 1) for value in table["x"].tolist()],
-        "y": [round(value, 1) for value in table["y"].tolist()],
+        "counted": slide.result is not None,
+        "figures": f"/figure/{slide.key}/{slide.layers[SLIDE].version}" if own else "",
+    }
+    if (result := slide.result) is None:
+        nothing: Reply = {name: [] for name in ("x", "y", "probability", "order", "outline")}
+        return view | nothing | dict.fromkeys(("threshold", "lowest", "listed"), 1.0)
+    table = result.candidates
+    return view | {
+        "x": table["x"].round(1).tolist(),
+        "y": table["y"].round(1).tolist(),
         "probability": table["probability"].tolist(),
-        "order": slide.order if result else [],
-        "threshold": result.counting.threshold if result else 1.0,
-        "lowest": lowest if result else 1.0,
-        "listed": result.record.detection_threshold if result else 1.0,
-        "figures": f"/figure/{slide.key}/{slide.layers[SLIDE].version}" if SLIDE in slide.layers else "",
-        "outline": _outline(slide) if result else [],
+        "order": slide.order,
+        "threshold": result.counting.threshold,
+        "lowest": float(table["probability"].min()) if len(table) else 0.0,
+        "listed": result.record.detection_threshold,
+        "outline": _outline(slide),
     }
 
 
@@ -207,12 +210,13 @@ def count_view(
     `lines` are the count and those beneath it; `shares` are who looked at how much; `standing` are the
     answers that the count is made with, for a page without an observer to mark them.
     """
+    shares = [f"{share.observer}: {share.counted} of {share.of}" for share in reviewed.shares]
     return {
         "count": count,
-        "lines": [str(one) for one in count.counts],
+        "lines": [*map(str, count.counts)],
         "runner_up": runner_up(reviewed.mitoses, count, slide.mpp),
         "density": density,
-        "shares": [] if blind else [f"{one.observer}: {one.counted} of {one.of}" for one in reviewed.shares],
+        "shares": [] if blind else shares,
         "standing": standing,
         "record": slide.record,
         "row": None,
@@ -222,29 +226,29 @@ def count_view(
 def standing_answers(given: Sequence[Given], observer: str) -> list[Reply]:
     """Answers with their positions, and which are an observer's own."""
     return [
-        {"x": position[0], "y": position[1], "answer": one.answer, "own": one.observer == observer}
-        for one in given
-        if (position := position_of(one.item))
+        {"x": position[0], "y": position[1], "answer": answer.answer, "own": answer.observer == observer}
+        for answer in given
+        if (position := position_of(answer.item))
     ]
 
 
 def standing_marks(marks: Sequence[Mark], observer: str) -> list[Reply]:
     """Marks, and which are an observer's own."""
     return [
-        {"kind": one.kind, "x": one.x, "y": one.y, "text": one.text, "observer": one.observer}
-        | {"own": one.observer == observer}
-        for one in marks
+        {name: getattr(mark, name) for name in ("kind", "x", "y", "text", "observer")}
+        | {"own": mark.observer == observer}
+        for mark in marks
     ]
 
 
-def drawn_density(slide: ViewedSlide, density: DensityMap) -> tuple[Reply, bytes] | None:
+def drawn_density(slide: ViewedSlide, density: DensityMap) -> tuple[Reply | None, bytes]:
     """Where the picture of a density map lies, in level-0 pixels, and the picture, whose address is made from
-    what it shows.
+    what it shows; none where nothing is dense.
     """
     values = np.nan_to_num(density.values.astype(np.float32))
     highest = float(values.max(initial=0))
     if highest <= 0:
-        return None
+        return None, b""
     png, (rows, columns) = encode_png(heat_colours(values / highest)), values.shape
     name = blake2b(png, digest_size=KEY_BYTES).hexdigest()
     return {

@@ -58,10 +58,12 @@ class ImpatientProtocol(H11Protocol):
         super().connection_made(transport)
         self._hurry()
         if len(self.connections) > _most_connections():
-            waiting = (
-                one for one in self.connections if isinstance(one, ImpatientProtocol) and one._deadline
-            )
-            longest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0, default=self)
+            waiting = {
+                other._deadline.when(): other
+                for other in self.connections
+                if isinstance(other, ImpatientProtocol) and other._deadline
+            }
+            longest = waiting[min(waiting)] if waiting else self
             longest._relax()
             longest.transport.abort()
 
@@ -228,7 +230,7 @@ def serve(
             ready(Running(url_of(host, listener.getsockname()[1], access.token), shown))
         for name in ("asyncio", "uvicorn.error"):  # whose complaints would fill a disk
             log = logging.getLogger(name)
-            if not any(isinstance(one, OnceInAWhile) for one in log.filters):
+            if not any(isinstance(known, OnceInAWhile) for known in log.filters):
                 log.addFilter(OnceInAWhile())
         if until is not None:
             threading.Thread(target=watch, daemon=True).start()
@@ -272,7 +274,7 @@ def bare_app(*folders: str) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     def invalid(_request: Request, error: RequestValidationError) -> Response:
         """Say which field is wrong, without echoing what was sent."""
-        fields = [".".join(map(str, one["loc"])) for one in error.errors()]
+        fields = [".".join(map(str, fault["loc"])) for fault in error.errors()]
         return JSONResponse({"detail": f"invalid: {', '.join(fields)}"}, 422)
 
     def asset(content: bytes, kind: str) -> Callable[[], Response]:
@@ -306,8 +308,6 @@ def _failed(_request: Request, error: Exception) -> Response:
 
 MAX_BATCH = 100
 MAX_ANSWER_S = 3600.0
-MAX_SAID = 300
-"""Characters of an answer; of notes as well."""
 MAX_NUMBER = 2**48
 
 Number = Annotated[int, InAddress(ge=0, lt=MAX_NUMBER)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from fastapi import HTTPException
 from metaphase.analysis.record import PROBABILITIES, SlideResult, found_from, load_result, source_of
 from metaphase.analysis.review import count_with, review_order, scope_of
 from metaphase.analysis.slide import answers_key
-from metaphase.base.arrays import RGB
+from metaphase.base.arrays import RGB, Box
 from metaphase.base.errors import MetaphaseError, SlideError, UsageError
 from metaphase.base.foreign import parsing, read_json
 from metaphase.base.parallel import KeptBytes
@@ -124,11 +124,10 @@ class ViewedSlide:
 
     def stored(self, given: Sequence[Given]) -> SlideCount | None:
         """The count of these answers, where it is on the disk: without any, or in force."""
-        record, scope = self.found.record, self.scope
-        in_force = record.answers == answers_key(given, scope, self.marks("", blind=False))
-        if (given or record.scope != scope) and not in_force:
-            return None
-        return (record if in_force else record.unreviewed).bare
+        record = self.found.record
+        if self._in_force(given):
+            return record.bare
+        return None if given or record.scope != self.scope else record.unreviewed.bare
 
     @property
     def is_reviewed(self) -> bool:
@@ -138,23 +137,23 @@ class ViewedSlide:
     @property
     def waits(self) -> bool:
         """Whether people answered, or took back, what is not in force."""
-        result = self.result
-        if result is None:
-            return False
-        standing = self.answers("", blind=False), self.scope, self.marks("", blind=False)
-        return result.record.answers != answers_key(*standing)
+        return self.result is not None and not self._in_force(self.answers("", blind=False))
+
+    def _in_force(self, given: Sequence[Given]) -> bool:
+        """Whether the record was made with these answers, and what else people say now."""
+        key = answers_key(given, self.scope, self.marks("", blind=False))
+        return self.found.record.answers == key
 
     def answers(self, observer: str, *, blind: bool) -> list[Given]:
         """The answers an observer may know of: where they are blind, their own."""
-        if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
-            return []
-        return self.log.current(observer if blind else None)
+        return self.log.current(observer if blind else None) if self._may_know(observer, blind) else []
 
     def marks(self, observer: str, *, blind: bool) -> list[Mark]:
         """The marks an observer may know of, likewise."""
-        if not (self.found.folder / ANSWERS).is_file() or (blind and not observer):
-            return []
-        return self.log.marks(observer if blind else None)
+        return self.log.marks(observer if blind else None) if self._may_know(observer, blind) else []
+
+    def _may_know(self, observer: str, blind: bool) -> bool:
+        return (self.found.folder / ANSWERS).is_file() and bool(observer or not blind)
 
     def close(self) -> None:
         """Release the answers."""
@@ -196,13 +195,13 @@ def viewed_slides(
     if problems and (failed is None or not found):
         raise problems[0]
     for pair in pairs:
-        if not any(one.source is not None and pair.is_of(one.source.path) for one in found.values()):
+        if not any(slide.source is not None and pair.is_of(slide.source.path) for slide in found.values()):
             raise UsageError(
                 f"belongs to the H&E slide {pair.he}, which is not among those to view",
                 path=pair.folder,
                 next_step="give that slide, or its results, too",
             )
-    for problem in (*map(str, problems), *(one.problem for one in found.values() if one.problem)):
+    for problem in (*map(str, problems), *(slide.problem for slide in found.values() if slide.problem)):
         if failed is not None:
             failed(problem)
     return list(found.values())
@@ -217,7 +216,7 @@ def _viewed(
         source = (
             sources_with([file], mpp)[0] if result is None else source_of(result.folder, result.record, moved)
         )
-        return ViewedSlide(source, result, next((one for one in pairs if one.is_of(source.path)), None))
+        return ViewedSlide(source, result, next((pair for pair in pairs if pair.is_of(source.path)), None))
     except SlideError as error:
         if result is None:
             raise
@@ -284,9 +283,8 @@ def registered_pair(folder: Path) -> RegisteredPair:
     return RegisteredPair(folder, he, phh3, load_transform(folder / TRANSFORM), verdict)
 
 
-Draw = Callable[[Slide, float, float, int, int, float], bytes]
-"""From an open slide, a picture of the viewed slide's pixels: from x, y on, of a width and height, so many
-level-0 pixels of the viewed slide a side."""
+Draw = Callable[[Slide, Box, int], bytes]
+"""From an open slide, a picture of a box of the viewed slide, with a pixel for so many of its own a side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,9 +310,14 @@ def slide_layer(source: SlideSource, mpp: float) -> Layer:
     return Layer(SLIDE, "", "jpg", source, _version(source.path, SLIDE, mpp, TILE_PX, TILE_QUALITY), _plain)
 
 
-def _plain(opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
-    pixels = opened.read(x, y, width, height, opened.mpp * scale)
+def _plain(opened: Slide, box: Box, scale: int) -> bytes:
+    pixels = opened.read(box.x, box.y, *_shape(box, scale), opened.mpp * scale)
     return encode_jpeg(pixels, TILE_QUALITY, subsampling=2)
+
+
+def _shape(box: Box, scale: int) -> tuple[int, int]:
+    """Width and height of the picture of a box."""
+    return math.ceil(box.width / scale), math.ceil(box.height / scale)
 
 
 GRID_PX = 32
@@ -330,12 +333,11 @@ def phh3_layer(pair: RegisteredPair, mpp: float) -> Layer:
     return Layer("phh3", title, "jpg", source, version, partial(_warped, pair.transform, mpp))
 
 
-def _warped(
-    transform: Transform, mpp: float, opened: Slide, x: float, y: float, width: int, height: int, scale: float
-) -> bytes:
+def _warped(transform: Transform, mpp: float, opened: Slide, box: Box, scale: int) -> bytes:
     """White where the PHH3 slide ends."""
+    width, height = _shape(box, scale)
     columns, rows = (np.linspace(0, side, -(-side // GRID_PX) + 1) for side in (width, height))
-    grid = np.stack(np.meshgrid(x + columns * scale, y + rows * scale), axis=-1)
+    grid = np.stack(np.meshgrid(box.x + columns * scale, box.y + rows * scale), axis=-1)
     there = transform.he_to_phh3(grid.reshape(-1, 2)).reshape(grid.shape)
     step = scale * mpp / opened.mpp
     low = there.min(axis=(0, 1)) - 2 * step
@@ -346,7 +348,7 @@ def _warped(
         (np.arange(side, dtype=np.float32) + 0.5) / side * (len(axis) - 1)
         for side, axis in ((width, columns), (height, rows))
     )
-    across, down = (np.ascontiguousarray(one, np.float32) for one in np.meshgrid(*middles))
+    across, down = (np.ascontiguousarray(axis, np.float32) for axis in np.meshgrid(*middles))
     where = cv2.remap(at, across, down, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     warped = cv2.remap(pixels, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderValue=(255, 255, 255))
     return encode_jpeg(np.asarray(warped, np.uint8), TILE_QUALITY, subsampling=2)
@@ -358,14 +360,12 @@ def probability_layer(path: Path, mpp: float) -> Layer:
     return Layer("probability", "Probability map", "png", SlideSource(path), version, partial(_coloured, mpp))
 
 
-def _coloured(mpp: float, opened: Slide, x: float, y: float, width: int, height: int, scale: float) -> bytes:
+def _coloured(mpp: float, opened: Slide, box: Box, scale: int) -> bytes:
     """Clear at 0; nothing beyond the map."""
     ratio = mpp / opened.mpp
-    levels: RGB = opened.read(x * ratio, y * ratio, width, height, scale * mpp)
+    levels: RGB = opened.read(box.x * ratio, box.y * ratio, *_shape(box, scale), scale * mpp)
     share = levels[..., 0].astype(np.float32) / np.float32(255)
-    right, bottom = (
-        (side / ratio - start) / scale for side, start in ((opened.width, x), (opened.height, y))
-    )
+    right, bottom = (opened.width / ratio - box.x) / scale, (opened.height / ratio - box.y) / scale
     share[math.ceil(max(bottom, 0)) :] = 0
     share[:, math.ceil(max(right, 0)) :] = 0
     return encode_png(heat_colours(share), compress_level=1)
@@ -401,30 +401,29 @@ class TileMaker:
         if not 0 <= level <= levels_of(slide.width, slide.height):
             return None
         scale, shown = 2**level, slide.layers[layer]
-        x, y = column * TILE_PX * scale, row * TILE_PX * scale
-        if not (0 <= x < slide.width and 0 <= y < slide.height):
+        side = TILE_PX * scale
+        box = Box(column * side, row * side, side, side)
+        box = box.intersection(Box(0, 0, slide.width, slide.height))
+        if not box.area:
             return None
-        width, height = (
-            min(TILE_PX, math.ceil((side - start) / scale))
-            for side, start in ((slide.width, x), (slide.height, y))
-        )
-        with self._slides.open(shown.source.path, shown.source.mpp) as opened:
-            opened.flaws = []  # what is there is shown
-            made = shown.tile(opened, x, y, width, height, scale)
         self.made += 1
-        self._kept.put((slide.key, shown.version, level, column, row), made)
-        return made
+        key = (slide.key, shown.version, level, column, row)
+        return self._keep(key, shown.source, lambda opened: shown.tile(opened, box, scale))
 
     def figure(self, slide: ViewedSlide, x: float, y: float) -> bytes:
         """A figure and its neighbours, cut from the slide."""
         shown = slide.layers[SLIDE]
-        name = (slide.key, shown.version, round(10 * x), round(10 * y))
-        if (found := self._kept.get(name)) is None:
-            with self._slides.open(shown.source.path, shown.source.mpp) as opened:
-                opened.flaws = []
-                found = encode_jpeg(cut_square(opened, x, y, FIGURE_PX), TILE_QUALITY)
-            self._kept.put(name, found)
-        return found
+        key = (slide.key, shown.version, round(10 * x), round(10 * y))
+        return self._kept.get(key) or self._keep(
+            key, shown.source, lambda opened: encode_jpeg(cut_square(opened, x, y, FIGURE_PX), TILE_QUALITY)
+        )
+
+    def _keep(self, key: Hashable, source: SlideSource, draw: Callable[[Slide], bytes]) -> bytes:
+        with self._slides.open(source.path, source.mpp) as opened:
+            opened.flaws = []  # what is there is shown
+            data = draw(opened)
+        self._kept.put(key, data)
+        return data
 
     def close(self) -> None:
         """Close the slides."""

@@ -175,23 +175,21 @@ def _add_review(
     def count(key: str, asked: AskedCount) -> Reply:
         """Count, interval, score, hotspot and density with the answers so far."""
         slide = named(key)
-        given = slide.answers(asked.observer, blind=blind)
-        result, stored = slide.found, None if asked.threshold is not None else slide.stored(given)
-        reviewed, counted = (
-            slide.counted(given, asked.threshold)
-            if stored is None
-            else (reviewed_result(result, given, slide.scope), stored)
-        )
+        given, result = slide.answers(asked.observer, blind=blind), slide.found
+        if asked.threshold is None and (counted := slide.stored(given)) is not None:
+            reviewed = reviewed_result(result, given, slide.scope)
+        else:
+            reviewed, counted = slide.counted(given, asked.threshold)
         about: Reply = {"config": counted.config, "scope": counted.scope}
         density = slide_density(reviewed.table, mpp=result.mpp, tissue=result.tissue, **about)
-        drawn = drawn_density(slide, density)
+        drawn, png = drawn_density(slide, density)
         if drawn is not None:
-            densities.put(drawn[0]["address"], drawn[1])
+            densities.put(drawn["address"], png)
         standing = [] if asked.observer else standing_answers(given, "")
-        view = count_view(slide, reviewed, counted, drawn[0] if drawn else None, standing, blind)
-        if asked.threshold is not None:
-            return view
-        return view | {"row": row_with(slide, reviewed.shares, view["count"], asked.observer, blind)}
+        view = count_view(slide, reviewed, counted, drawn, standing, blind)
+        if asked.threshold is None:
+            view["row"] = row_with(slide, reviewed.shares, counted, asked.observer, blind)
+        return view
 
     @app.get("/api/record/{key}")
     def record(key: str) -> str:
@@ -233,24 +231,24 @@ def _add_review(
             raise HTTPException(409, "observers are blinded: their answers are applied when all are done")
         failed: list[str] = []
         with writing:
-            folders = [one.found.folder for one in slides if one.result is not None and one.is_reviewed]
+            folders = [slide.found.folder for slide in slides if slide.result and slide.is_reviewed]
             done = apply_reviews(folders, failed.append, slides=moved) if folders else []
-        said = {one.name: str(one.in_force) for one in done}
-        return {"applied": said, "failed": [in_words(one) for one in failed]}
+        applied = {result.name: str(result.in_force) for result in done}
+        return {"applied": applied, "failed": [*map(in_words, failed)]}
 
     @app.post("/api/answers")
     def answers(sent: SaidOfSlides) -> Receipt:
         """Write answers, regions and places; the reply leaves when they are on the disk."""
         saved, refused = [], []
-        for one in sent.answers:
+        for said in sent.answers:
             try:
-                log = named(one.item.slide).log
-                item, answer = _written(log, one.item, one.answer)
-                log.record_many([Entry(sent.observer, item, answer, one.seconds, uuid=str(one.uuid))])
+                log = named(said.item.slide).log
+                item, answer = _written(log, said.item, said.answer)
+                log.record_many([Entry(sent.observer, item, answer, said.seconds, uuid=str(said.uuid))])
             except (UsageError, HTTPException):
-                refused.append(one.uuid)
+                refused.append(said.uuid)
             else:
-                saved.append(one.uuid)
+                saved.append(said.uuid)
         return Receipt(saved=saved, refused=refused)
 
 

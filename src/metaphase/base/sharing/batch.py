@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -110,12 +110,12 @@ class Batch(Generic[Result]):
     @property
     def results(self) -> dict[str, Result]:
         """Of the items that were done."""
-        return {name: one for name, one in self.outcomes.items() if not isinstance(one, Failure)}
+        return {name: done for name, done in self.outcomes.items() if not isinstance(done, Failure)}
 
     @property
     def failures(self) -> list[Failure]:
         """Items that failed, with their errors."""
-        return [one for one in self.outcomes.values() if isinstance(one, Failure)]
+        return [failure for failure in self.outcomes.values() if isinstance(failure, Failure)]
 
 
 Work = Callable[[Item, Progress], Result]
@@ -192,14 +192,15 @@ def run_batch(
                 watch.failed(outcome, log if written else None)
             else:
                 watch.finished(name, outcome)
+    batch = Batch({name: outcomes[name] for name in items})
     if folder is not None:
         write_log(folder / ERRORS)
-        known = {one.name for one in known_failures(folder)}
-        lost = [name for name, one in outcomes.items() if isinstance(one, Failure) and name not in known]
+        known = {failure.name for failure in known_failures(folder)}
+        lost = [failure.name for failure in batch.failures if failure.name not in known]
         if lost:
             watch.noted(f"not recorded as failed, for want of space or a shorter path: {', '.join(lost)}")
         _tidy(folder)
-    return Batch({name: outcomes[name] for name in items})
+    return batch
 
 
 class Queue:
@@ -261,7 +262,7 @@ class Attempt(Generic[Item]):
         try:
             if self.folder is None:
                 return work(self.item, begin())
-            with holding(self.folder / SHARED / f"{file_name(self.name)}.lease", self.lapsed) as lease:
+            with holding(_lease_of(self.folder, self.name), self.lapsed) as lease:
                 return lease if isinstance(lease, Holder) else self._made_under(lease, work, begin())
         except LeaseLostError:
             return Holder(b"")
@@ -291,33 +292,29 @@ class Attempt(Generic[Item]):
 
 
 @contextmanager
-def one_at_a_time(folder: Path, what: str, watch: BatchWatch | None = None) -> Iterator[None]:
-    """Be the only one inside, of all who share a folder: whoever is next sees all that was done before."""
-    queue, path = Queue([what]), folder / SHARED / f"={file_name(what)}.lease"
+def one_at_a_time(
+    folder: Path, what: str, watch: BatchWatch | None = None, *, wait: bool = True
+) -> Iterator[None]:
+    """Hold the lease of an item, or of anything else that those who share a folder do one at a time.
+
+    Whoever is next sees all that was done before. Without `wait`, that somebody else holds it is an error.
+    """
+    queue, path = Queue([what]), _lease_of(folder, what, "=" if wait else "")
     while queue.next() is not None:
         with holding(path, queue.lapsed(what)) as lease:
-            if isinstance(lease, Holder):
-                if queue.put_back(what, lease) and watch is not None:
-                    watch.taken(what, lease)
-                continue
-            yield
+            if isinstance(lease, Lease):
+                yield
+            elif not wait and not lease.ended:
+                advice = "try again when it is done"
+                raise OutputError(f"{lease} is working on it", path=folder / what, next_step=advice)
+            elif queue.put_back(what, lease) and watch is not None:
+                watch.taken(what, lease)
     _tidy(folder)
 
 
-@contextmanager
-def claimed(folder: Path, name: str) -> Iterator[None]:
-    """Be the only one who works on an item of a folder; where somebody else does, that is an error."""
-    path = folder / SHARED / f"{file_name(name)}.lease"
-    with ExitStack() as stack:
-        lease = stack.enter_context(holding(path, None))
-        if isinstance(lease, Holder) and lease.ended:
-            lease = stack.enter_context(holding(path, lease.content))
-        if isinstance(lease, Holder):
-            raise OutputError(
-                f"{lease} is working on it", path=folder / name, next_step="try again when it is done"
-            )
-        yield
-    _tidy(folder)
+def _lease_of(folder: Path, name: str, mark: str = "") -> Path:
+    """Where a lease lies; a `mark` tells those of other things from those of items."""
+    return folder / SHARED / f"{mark}{file_name(name)}.lease"
 
 
 def _tidy(folder: Path) -> None:
@@ -340,7 +337,7 @@ def known_failures(folder: str | Path) -> list[Failure]:
 
 def forget_failures(folder: Path, wanted: Collection[str]) -> None:
     """Forget the failures of all items but those that are wanted; nothing where none failed."""
-    others = [one.name for one in known_failures(folder) if one.name not in wanted]
+    others = [failure.name for failure in known_failures(folder) if failure.name not in wanted]
     for name in others:
         with suppress(OSError):
             _record_of(folder, name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Leases: who works on what in a folder that several processes, on several machines, write into.
 
-A lease is a small file that exactly one process can make (a hard link, which is exclusive on network file
-systems too), and that its holder changes every `BEAT_S`. It has lapsed when its content stayed the same for
+A lease is a small file that exactly one process can make (`O_EXCL`, which network file systems keep, too),
+and that its holder changes every `BEAT_S`. It has lapsed when its content stayed the same for
 `Holder.lapse_s` by the clock of whoever looks: at once where its process was one of this machine and has
 ended. No two clocks are compared. A holder that stood still for longer finds its lease gone, and stops.
 """
@@ -9,7 +9,6 @@ ended. No two clocks are compared. A holder that stood still for longer finds it
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -40,7 +39,6 @@ LOCK_S = 5.0
 """How long the lock of a folder is waited for."""
 LONGEST_NAME = 120
 """Bytes of a file's name; longer ones are cut, and their checksum added."""
-_NO_LINKS = (errno.EINVAL, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _QUERY, _DENIED, _RUNNING = 0x1000, 5, 259
 """Windows: the right to ask about a process, what one of another user answers, what one that runs has."""
 
@@ -179,16 +177,10 @@ class Lease:
 
     def content(self) -> bytes:
         """What the file says now; of the same length at every beat."""
-        me = os.getpid()
-        stated = {
-            "token": self._token,
-            "host": socket.gethostname(),
-            "machine": this_machine(),
-            "process": me,
-            "started": _started(me),
-            "beat": f"{self._beat:012d}",
-        }
-        return json.dumps(stated).encode()
+        process = os.getpid()
+        stated = {"token": self._token, "host": socket.gethostname(), "machine": this_machine()}
+        beats = {"process": process, "started": _started(process), "beat": f"{self._beat:012d}"}
+        return json.dumps(stated | beats).encode()
 
     def release(self) -> None:
         """Give it back, unless it is another's already."""
@@ -260,31 +252,20 @@ def _read(path: Path) -> Holder | None:
 
 
 def _created(path: Path, content: bytes) -> bool:
-    """Make the file, whole, unless there is one."""
-    own = path.with_name(f".{uuid4().hex}")
+    """Make the file, unless there is one; others may see it empty for a moment."""
     with explained(path):
         for left in reversed(range(TRIES)):
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                own.parent.mkdir(parents=True, exist_ok=True)
-                own.write_bytes(content)
-                break
-            except FileNotFoundError:  # the folder went between the two: its last lease was given back
-                if not left:
-                    raise
-        try:
-            patiently(lambda: os.link(own, path))
-        except FileExistsError:
-            return own.stat().st_nlink == 2  # on NFS, an answer may get lost and the question be repeated
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            try:  # others may see it empty for a moment
                 with path.open("xb") as file:
                     file.write(content)
             except FileExistsError:
                 return False
-        finally:
-            patiently(lambda: own.unlink(missing_ok=True))
+            except FileNotFoundError:  # the folder went between the two: its last lease was given back
+                if not left:
+                    raise
+            else:
+                break
     return True
 
 

@@ -383,7 +383,8 @@ def _queued(config: ClusterConfig) -> Any:
     options["job_script_prologue"] = [*exports, *options.get("job_script_prologue", ())]
     chosen = getattr(dask_jobqueue, KINDS[config.kind])
     commands = (chosen.job_cls.submit_command, chosen.job_cls.cancel_command)
-    missing = [one.split()[0] for one in commands if one and shutil.which(one.split()[0]) is None]
+    programs = [command.split()[0] for command in commands if command]
+    missing = [program for program in programs if shutil.which(program) is None]
     if missing:  # jobs that nobody can submit would be waited for for ever
         raise UsageError(
             f"a cluster of kind {config.kind!r} needs the command {missing[0]}, which is not on this machine",
