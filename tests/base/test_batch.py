@@ -19,7 +19,7 @@ import pytest
 from metaphase.base.errors import OutputError, ResultWarning, UsageError
 from metaphase.base.sharing import batch as batch_module
 from metaphase.base.sharing import leases
-from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, run_batch
+from metaphase.base.sharing.batch import SHARED, BatchWatch, Failure, known_failures, one_at_a_time, run_batch
 from metaphase.base.sharing.leases import Holder, holding
 from metaphase.cli.progress import BarWatch, batch_bar, progress_bar
 
@@ -220,6 +220,31 @@ def test_a_lease_of_nobody_is_taken_over_soon(tmp_path: Path, monkeypatch: pytes
     (tmp_path / SHARED).mkdir()
     (tmp_path / SHARED / "a.lease").touch()
     assert run_batch({"a": "good.tif"}, work, tmp_path).results == {"a": "good.tif"}
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_lease_of_another_machine_is_believed_only_where_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: bool
+) -> None:
+    monkeypatch.setattr(batch_module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(leases, "LAPSE_S", 0.1)
+    path, looks = tmp_path / SHARED / "a.lease", iter(range(1000))
+    path.parent.mkdir()
+
+    def renew() -> None:
+        path.write_text(json.dumps({"token": "t", "machine": "other", "host": "far", "beat": next(looks)}))
+
+    class Ears(BatchWatch):
+        def taken(self, name: str, holder: Holder) -> None:  # noqa: ARG002
+            if beats:
+                renew()
+
+    renew()
+    with ExitStack() as stack:
+        if beats:
+            stack.enter_context(pytest.raises(OutputError, match="is working on it"))
+        stack.enter_context(one_at_a_time(tmp_path, "a", Ears(), wait=False))
+    assert path.exists() == beats
 
 
 def test_a_failure_costs_the_same_however_many_came_before(

@@ -157,14 +157,14 @@ def _serve(found: LabFolder, asked: Asked) -> None:
     from metaphase.web.labelling import serve_project, serve_review
     from metaphase.web.serving import Running
 
-    told = str(asked)
+    shown = str(asked)
 
     def complete() -> bool:
-        nonlocal told
+        nonlocal shown
         now = _same_page(found, asked)
-        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != told:
-            told = str(now)
-            console.tell(told)
+        if now is not None and (now.answered % 25 == 0 or now.complete) and str(now) != shown:
+            shown = str(now)
+            console.tell(shown)
         return now is None or now.complete
 
     def ready(running: Running) -> None:

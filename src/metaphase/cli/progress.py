@@ -136,7 +136,7 @@ class BarWatch(PacedWatch):
         return super().end(name)
 
     def finished(self, name: str, result: object) -> None:
-        """Note the warnings of an item, unless it was kept from an earlier run, which told them."""
+        """Note the warnings of an item, unless it was kept from an earlier run, which printed them."""
         seconds = self.end(name)
         if not stderr.is_terminal:
             left = f", about {brief_time(self.seconds_left)} left" if self.done < self.total else ""

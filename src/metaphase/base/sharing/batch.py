@@ -297,17 +297,21 @@ def one_at_a_time(
 ) -> Iterator[None]:
     """Hold the lease of an item, or of anything else that those who share a folder do one at a time.
 
-    Whoever is next sees all that was done before. Without `wait`, that somebody else holds it is an error.
+    Whoever is next sees all that was done before. Without `wait`, that somebody else holds it is an error;
+    of another machine, this is only sure once the lease is renewed: one that a power cut left lapses.
     """
+    before: Holder | None = None
     queue, path = Queue([what]), _lease_of(folder, what, "=" if wait else "")
     while queue.next() is not None:
         with holding(path, queue.lapsed(what)) as lease:
             if isinstance(lease, Lease):
                 yield
-            elif not wait and not lease.ended:
+                continue
+            if not wait and not lease.ended and (lease.is_here or before not in (None, lease)):
                 advice = "try again when it is done"
                 raise OutputError(f"{lease} is working on it", path=folder / what, next_step=advice)
-            elif queue.put_back(what, lease) and watch is not None:
+            before = lease
+            if queue.put_back(what, lease) and watch is not None:
                 watch.taken(what, lease)
     _tidy(folder)
 

@@ -77,14 +77,18 @@ class Holder:
         return values if isinstance(values, dict) else {}
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this machine since its last start."""
+        return self.stated.get("machine") == this_machine()
+
+    @property
     def ended(self) -> bool:
         """Whether it was a process of this machine that is no more, or that there cannot be."""
-        stated = self.stated
-        if stated.get("machine") != this_machine():
+        if not self.is_here:
             return False
-        process = stated.get("process")
+        process = self.stated.get("process")
         now = _started(process) if type(process) is int and process > 0 else ""
-        return now is not None and (not now or now != stated.get("started"))
+        return now is not None and (not now or now != self.stated.get("started"))
 
     @property
     def lapse_s(self) -> float:
