@@ -235,11 +235,9 @@ def test_ignored_regions_count_on_neither_side(cohort: Path) -> None:
     truth, predictions = pd.read_csv(cohort / "truth.csv"), predictions_of(cohort)
     assert result.overall.truths == (truth["x"] > half).sum()
     assert result.overall.true + result.overall.false == (predictions["x"] > half).sum()
-    polygons = pd.DataFrame({"slide": [f"s{i:02}" for i in range(12)]})
-    polygons["wkt"] = f"POLYGON((0 0, {half} 0, {half} {SIDE}, 0 {SIDE}, 0 0))"
-    write_table(cohort / "wkt.csv", polygons)
-    left_out = MatchingConfig(ignore=str(cohort / "wkt.csv"))
-    assert evaluated(cohort, predictions, matching=left_out).overall == result.overall
+    write_table(cohort / "ignore.csv", pd.DataFrame(rows).assign(width=[np.nan, *[half] * 11]))
+    with pytest.raises(TableError, match="a row for slide s00 describes no region"):
+        evaluated(cohort, predictions, matching=left_out)
 
 
 def test_ignore_points_of_the_truth_remove_detections_around_them(cohort: Path) -> None:

@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import shapely
 from pydantic import BeforeValidator, Field
-from shapely.geometry import Point, box
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.arrays import Floats, Integers, Mask, Points
@@ -61,6 +60,7 @@ class MatchingConfig:
 
 # ---- positions where neither truth nor detections count ----
 
+SIDES = ("x", "y", "width", "height")
 Regions = list[tuple[str, BaseGeometry]]
 """Cases and shapes in their level-0 pixels."""
 
@@ -69,42 +69,35 @@ def read_regions(path: str | Path, cohort: Cohort) -> Regions:
     """Read the regions to ignore.
 
     GeoJSON (one file, or a folder of them named after their slides): every shape is ignored; a point needs
-    `radius_um` among its properties. A CSV has the columns slide and either `wkt`; or `x, y, width, height`
-    of a box, its top-left corner first; or `x, y, radius_um` of a disc.
+    `radius_um` among its properties. A CSV has boxes: `slide, x, y` of the top-left corner, `width, height`.
     """
     path = Path(path)
     if path.is_dir() or path.suffix.lower() in (".geojson", ".json"):
         files = files_in(path, "*.*json") if path.is_dir() else [path]
-        shapes = [(file.stem, shape) for file in files for shape in _shapes(file, cohort)]
+        shapes = [(file.stem, shape) for file in files for shape in _drawn_shapes(file, cohort)]
     else:
-        frame = read_table(path)
-        require_columns(frame, ("slide",), path)
-        require_numbers(frame, ("x", "y", "width", "height", "radius_um"), path)
-        shapes = [(str(row["slide"]), _shape(row, cohort, path)) for row in frame.to_dict("records")]
+        shapes = _boxes(path)
     case_of = cohort.case_names([slide for slide, _ in shapes], str(path))
     return [(case_of[slide], shape) for slide, shape in shapes]
 
 
-def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
-    """Discs around the truth's `ignore` points."""
-    mpp, stated = cohort.mpp_by_case(), points.get("radius_um", pd.Series(np.nan, points.index))
-    columns = (points["slide"], points["x"], points["y"], stated.fillna(radius_um))
-    return [(slide, _disc(x, y, radius / mpp[slide])) for slide, x, y, radius in zip(*columns, strict=True)]
+def _boxes(path: Path) -> Regions:
+    frame = read_table(path)
+    require_columns(frame, ("slide", *SIDES), path)
+    require_numbers(frame, SIDES, path)
+    sides = frame[list(SIDES)].to_numpy(float)
+    incomplete = frame["slide"][np.isnan(sides).any(axis=1)]
+    if len(incomplete):
+        raise TableError(
+            f"a row for slide {incomplete.iloc[0]} describes no region",
+            path=path,
+            next_step=f"give {', '.join(SIDES)}",
+        )
+    x, y, width, height = sides.T
+    return list(zip(frame["slide"].astype(str), shapely.box(x, y, x + width, y + height), strict=True))
 
 
-def _disc(x: float, y: float, radius: float) -> BaseGeometry:
-    return Point(x, y).buffer(radius, quad_segs=32)
-
-
-def counts(positions: Points, size: Sequence[float], region: BaseGeometry, border: float) -> Mask:
-    """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
-    outside: Mask = ~shapely.intersects_xy(region, positions[:, 0], positions[:, 1])
-    if border > 0:
-        outside &= ((positions >= border) & (positions < np.array(size) - border)).all(axis=1)
-    return outside
-
-
-def _shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
+def _drawn_shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
     if not load_json(path):
         return []
     mpp = cohort.mpp_by_name()
@@ -121,26 +114,21 @@ def _shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
     return shapes
 
 
-def _shape(row: dict[Any, Any], cohort: Cohort, path: Path) -> BaseGeometry:
-    def has(*names: str) -> bool:
-        return all(name in row and not pd.isna(row[name]) for name in names)
+def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
+    """Discs around the truth's `ignore` points."""
+    stated = points.get("radius_um", pd.Series(np.nan, points.index)).fillna(radius_um)
+    radius = stated / points["slide"].map(cohort.mpp_by_case())
+    centres = shapely.points(points[["x", "y"]].to_numpy(float))
+    discs = shapely.buffer(centres, radius.to_numpy(float), quad_segs=32)
+    return list(zip(points["slide"], discs, strict=True))
 
-    if has("wkt"):
-        try:
-            drawn: BaseGeometry = shapely.from_wkt(row["wkt"])
-        except shapely.errors.ShapelyError as error:
-            raise TableError(f"no shape: {row['wkt']!r}", path=path, next_step="write it as WKT") from error
-        return drawn
-    if has("x", "y", "width", "height"):
-        return box(row["x"], row["y"], row["x"] + row["width"], row["y"] + row["height"])
-    if has("x", "y", "radius_um"):
-        mpp = cohort.mpp_by_name().get(str(row["slide"]), np.nan)
-        return _disc(row["x"], row["y"], row["radius_um"] / mpp)
-    raise TableError(
-        f"a row for slide {row['slide']} describes no region",
-        path=path,
-        next_step="give wkt, or x, y, width, height, or x, y, radius_um",
-    )
+
+def counts(positions: Points, size: Sequence[float], region: BaseGeometry, border: float) -> Mask:
+    """Which points of a slide count: those outside `region` and not within `border`; all in pixels."""
+    outside: Mask = ~shapely.intersects_xy(region, positions[:, 0], positions[:, 1])
+    if border > 0:
+        outside &= ((positions >= border) & (positions < np.array(size) - border)).all(axis=1)
+    return outside
 
 
 # ---- every detection marked true or false once ----
