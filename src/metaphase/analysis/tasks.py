@@ -197,9 +197,7 @@ def _of_fields(truth: Path, found: Path, folder: Path, fields: str) -> Task:
 
 def _held_out_f1(truth: Path, found: Path, split: str) -> Estimate:
     """F1 where each fold has the threshold of the others."""
-    marked = locate(
-        truth, found, manifest=None, split=split, mpp=None, matching=MatchingConfig(), every=True
-    ).marked
+    marked = locate(truth, found, split=split, matching=MatchingConfig(), every=True).marked
     deltas = np.zeros(len(marked.cases))
     for own in _folds(marked.patients):
         deltas[own], _ = best_threshold(curve(marked.of_slides(~own)))

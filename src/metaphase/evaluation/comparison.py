@@ -78,20 +78,20 @@ class Cohort:
         names = rows_by_name(self.manifest)
         slide_of: dict[str, str] = {}
         for slide in dict.fromkeys(slides):
-            found = [self.cases[row] for row in rows_of_slide(slide, names)]
-            if not found:
+            cases = [self.cases[row] for row in rows_of_slide(slide, names)]
+            if not cases:
                 raise TableError(
                     f"slide {slide} is not in {self.source} (which has {named(self.cases)})",
                     path=source,
                     next_step="add the slide to the manifest, or take its points out",
                 )
-            if len(found) > 1:
+            if len(cases) > 1:
                 raise TableError(
-                    f"slide {slide} could be any of {named(found)}",
+                    f"slide {slide} could be any of {named(cases)}",
                     path=source,
                     next_step="name slides by their case in the manifest",
                 )
-            case = found[0]
+            case = cases[0]
             if case in slide_of:
                 raise TableError(
                     f"slides {slide_of[case]} and {slide} could both be {case} of {self.source}",
@@ -153,12 +153,12 @@ def slide_geometry(path: Path) -> dict[str, float]:
         return {}
     try:
         with open_slide(path) as slide:
-            found = {"width": float(slide.width), "height": float(slide.height)}
+            geometry = {"width": float(slide.width), "height": float(slide.height)}
             if slide.info.resolution is not None:
-                found["mpp"] = slide.info.resolution.mpp
+                geometry["mpp"] = slide.info.resolution.mpp
     except MetaphaseError:
         return {}
-    return found
+    return geometry
 
 
 def fill_geometry(manifest: pd.DataFrame, source: str | Path) -> pd.DataFrame:
@@ -243,12 +243,12 @@ def compare(
     if other:
         text = f"{other} predictions are not labelled as mitosis and are left out"
         warnings.append(ResultWarning("other-labels", text))
-    mitoses, true_warnings = _without_copies(truth.of_label(MITOSIS))
-    found, of_predictions = _without_copies(predictions.of_label(MITOSIS))
-    ignored = truth.table[truth.table["label"] == IGNORE].reset_index(drop=True)
-    of_predictions += _twin_warnings(cohort, found)
-    read = (*truth.warnings, *predictions.warnings)
-    return Comparison(cohort, mitoses, found, ignored, (*read, *warnings, *true_warnings, *of_predictions))
+    mitoses, true_copies = _without_copies(truth.of_label(MITOSIS))
+    detections, copies = _without_copies(predictions.of_label(MITOSIS))
+    ignored = truth.of_label(IGNORE).table
+    of_files = (*truth.warnings, *predictions.warnings)
+    doubts = (*of_files, *warnings, *true_copies, *copies, *_twin_warnings(cohort, detections))
+    return Comparison(cohort, mitoses, detections, ignored, doubts)
 
 
 def _within(cohort: Cohort, points: DetectionSet) -> DetectionSet:

@@ -68,17 +68,18 @@ class SourcesResult:
 
     def table(self) -> pd.DataFrame:
         """All metrics, one row a source."""
-        stated = [{"source": one.name, "threshold": one.threshold} for one in self.sources]
-        return pd.DataFrame([row | one.metrics.row() for row, one in zip(stated, self.sources, strict=True)])
+        return pd.DataFrame(
+            [
+                {"source": source.name, "threshold": source.threshold} | source.metrics.row()
+                for source in self.sources
+            ]
+        )
 
     def found_by(self) -> pd.Series[Any]:
         """The names of the sources that find each position."""
-        names = [one.name for one in self.sources]
+        names = np.array([source.name for source in self.sources])
         found = self.positions[[column_of(name) for name in names]].notna().to_numpy()
-        return pd.Series(
-            [tuple(name for name, there in zip(names, row, strict=True) if there) for row in found],
-            self.positions.index,
-        )
+        return pd.Series([tuple(names[row].tolist()) for row in found], self.positions.index)
 
 
 def compare_sources(
@@ -103,7 +104,7 @@ def compare_sources(
             f"there are {len(thresholds)} thresholds for {len(sources)} sources",
             next_step="give --threshold once for all, or once for each in their order",
         )
-    if wrong := [one for one in thresholds if not 0 <= one <= 1]:
+    if wrong := [threshold for threshold in thresholds if not 0 <= threshold <= 1]:
         raise UsageError(f"the threshold is {wrong[0]:g}", next_step="give a probability from 0 to 1")
     given: list[float | None] = [*thresholds] or [None]
     given *= len(sources) // len(given)
@@ -125,7 +126,8 @@ def compare_sources(
     )
     few = [warning for warning in doubts(located[0].marked) if warning.code == FEW_PATIENTS]
     settings = {"labels": str(labels)} | asdict(matching) | asdict(bootstrap)
-    settings |= {one.name: f"{one.path}, from {one.threshold:.6g} ({one.point})" for one in measured}
+    for source in measured:
+        settings[source.name] = f"{source.path}, from {source.threshold:.6g} ({source.point})"
     del settings["threshold"]
     return SourcesResult(
         tuple(measured),
@@ -147,7 +149,7 @@ def _source(
 ) -> tuple[Source, Located]:
     """One source from its threshold on, and all its detections beside the labels."""
     own = threshold is None
-    located = locate(labels, path, manifest=None, split=None, mpp=None, matching=matching, every=not own)
+    located = locate(labels, path, matching=matching, every=not own)
     point = point_of(path, located.comparison.cohort, own=own)
     if point is not None:
         threshold, origin = point.delta, point.source or "of its card"
@@ -159,9 +161,9 @@ def _source(
 
 def _names(sources: Sequence[str | Path]) -> list[str]:
     """What each is called: its file or folder, or its path where two would be called alike."""
-    short = [Path(one).resolve().stem for one in sources]
+    short = [Path(path).resolve().stem for path in sources]
     times = Counter(short)
-    names = [str(one) if times[name] > 1 else name for one, name in zip(sources, short, strict=True)]
+    names = [str(path) if times[name] > 1 else name for path, name in zip(sources, short, strict=True)]
     for name, several in Counter(names).items():
         if several > 1:
             raise UsageError("is named twice", path=name, next_step="compare it with another source")
@@ -173,15 +175,15 @@ def _differences(
 ) -> dict[tuple[str, str], dict[str, Estimate]]:
     """Each draw of patients is the same for all sources, so what they have in common cancels out."""
     times = draws(sources[0].marked.patients, bootstrap)
-    drawn = {one.name: draw_metrics(one.marked, one.threshold, times) for one in sources}
+    drawn = {source.name: draw_metrics(source.marked, source.threshold, times) for source in sources}
 
-    def apart(one: Source, other: Source, rate: str) -> Estimate:
-        value = getattr(one.metrics, rate).value - getattr(other.metrics, rate).value
-        return estimate(value, drawn[one.name][rate] - drawn[other.name][rate], bootstrap)
+    def difference(first: Source, second: Source, rate: str) -> Estimate:
+        value = getattr(first.metrics, rate).value - getattr(second.metrics, rate).value
+        return estimate(value, drawn[first.name][rate] - drawn[second.name][rate], bootstrap)
 
     return {
-        (one.name, other.name): {rate: apart(one, other, rate) for rate in RATES}
-        for one, other in combinations(sources, 2)
+        (first.name, second.name): {rate: difference(first, second, rate) for rate in RATES}
+        for first, second in combinations(sources, 2)
     }
 
 

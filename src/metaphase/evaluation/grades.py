@@ -243,10 +243,10 @@ class AgreementResult:
 
     def table(self) -> pd.DataFrame:
         """The agreement of all cases and of each group."""
-        everyone = {"all": (len(self.cases), self.overall)}
+        groups = {"all": {"all": (len(self.cases), self.overall)}} | self.groups
         rows = [
             {"by": by, "group": group, "cases": count, "metric": self.metric, **asdict(value)}
-            for by, members in (("all", everyone), *self.groups.items())
+            for by, members in groups.items()
             for group, (count, value) in members.items()
         ]
         return pd.DataFrame(rows)

@@ -117,7 +117,7 @@ def _drawn_shapes(path: Path, cohort: Cohort) -> list[BaseGeometry]:
 def point_regions(points: pd.DataFrame, cohort: Cohort, radius_um: float) -> Regions:
     """Discs around the truth's `ignore` points."""
     stated = points.get("radius_um", pd.Series(np.nan, points.index)).fillna(radius_um)
-    radius = stated / points["slide"].map(cohort.mpp_by_case())
+    radius = stated / points["slide"].map(cohort.mpp_by_case()).astype(float)
     centres = shapely.points(points[["x", "y"]].to_numpy(float))
     discs = shapely.buffer(centres, radius.to_numpy(float), quad_segs=32)
     return list(zip(points["slide"], discs, strict=True))

@@ -179,10 +179,10 @@ class MitosisResult:
 
     def table(self) -> pd.DataFrame:
         """All metrics, one row for all slides together and one a group."""
-        rows = [{"by": "all", "group": "all", **self.overall.row()}]
-        rows += [
+        groups = {"all": {"all": self.overall}} | self.groups
+        rows = [
             {"by": column, "group": group, **metrics.row()}
-            for column, members in self.groups.items()
+            for column, members in groups.items()
             for group, metrics in members.items()
         ]
         return pd.DataFrame(rows)
@@ -272,20 +272,20 @@ def locate(
     truth: str | Path,
     predictions: str | Path,
     *,
-    manifest: str | Path | None,
-    split: str | None,
-    mpp: float | None,
     matching: MatchingConfig,
+    manifest: str | Path | None = None,
+    split: str | None = None,
+    mpp: float | None = None,
     floor: float = 0.0,
     every: bool = False,
 ) -> Located:
     """Read, check and match truth and predictions of at least the probability `floor`, of results also
     `every` one that is not listed."""
     cohort, true_points = load_truth(truth, manifest, mpp)
-    read = read_detections(predictions, mpp=cohort.mpp_by_name(), every=every)
-    found = cohort.rename_slides(read).at_least(floor)
+    detections = read_detections(predictions, mpp=cohort.mpp_by_name(), every=every)
+    detections = cohort.rename_slides(detections).at_least(floor)
     comparison = compare(
-        cohort.of_split(split), true_points, found, missing_as_empty=matching.missing_as_empty
+        cohort.of_split(split), true_points, detections, missing_as_empty=matching.missing_as_empty
     )
     warnings = check_frame(comparison, matching.radius_um)
     comparison = replace(comparison, warnings=(*comparison.warnings, *warnings))
@@ -301,11 +301,11 @@ def measure_groups(
     columns: Sequence[str], cohort: Cohort, measure: Callable[[Mask], Measured]
 ) -> dict[str, dict[str, Measured]]:
     """What is measured of the slides of each value of each manifest column."""
-    found: dict[str, dict[str, Measured]] = {}
+    groups: dict[str, dict[str, Measured]] = {}
     for column in columns:
         values = _group_values(cohort.manifest, column, cohort.source)
-        found[column] = {name: measure(values == name) for name in sorted(set(values), key=natural)}
-    return found
+        groups[column] = {name: measure(values == name) for name in sorted(set(values), key=natural)}
+    return groups
 
 
 def _group_values(manifest: pd.DataFrame, column: str, source: str) -> npt.NDArray[np.object_]:

@@ -72,7 +72,7 @@ def save_point(path: str | Path, *new: OperatingPoint, dropped: Sequence[PointNa
     """
     path = Path(path)
     card = _load(path) if path.exists() else {}
-    points = {name: one for name, one in _points_in(card, path).items() if name not in dropped}
+    points = {name: point for name, point in _points_in(card, path).items() if name not in dropped}
     for point in new:
         if before := points.get(point.name):
             kept = {name: getattr(before, name) for name in SHARED_BY_POINTS if getattr(point, name) is None}
@@ -86,20 +86,20 @@ def save_point(path: str | Path, *new: OperatingPoint, dropped: Sequence[PointNa
             path=path,
             next_step="detect with the card's own suppress_um and smooth_um (--set), or tune both again",
         ) from error
-    card[SECTION] = {name: plain_point(each) for name, each in points.items()}
+    card[SECTION] = {name: plain_point(point) for name, point in points.items()}
     write_text(path, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_point(path: str | Path, name: PointName) -> OperatingPoint:
     """The point of that name in a card."""
-    found = _points_in(_load(Path(path)), path).get(name)
-    if found is None:
+    point = _points_in(_load(Path(path)), path).get(name)
+    if point is None:
         raise TableError(
             f"the model card has no operating point for {name}",
             path=path,
             next_step=f"run `metaphase evaluate tune {name}` on a tuning set first",
         )
-    return found
+    return point
 
 
 def load_points(path: str | Path) -> UsedPoints:

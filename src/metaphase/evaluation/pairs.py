@@ -73,16 +73,21 @@ def mark_images(images: Sequence[LabelledImage], found: Found, radius_um: float)
 # ---- groups ----
 
 
+def by_laboratory(images: Sequence[LabelledImage]) -> Groups:
+    """The images of each laboratory."""
+    names = sorted({image.laboratory for image in images})
+    return {name: [image for image in images if image.laboratory == name] for name in names}
+
+
 def validation_groups(images: Sequence[LabelledImage]) -> Groups:
     """The images that choose: fields, tissue without mitoses, and the crops of each laboratory."""
-    chosen = [one for one in images if one.split == "validation"]
+    chosen = [image for image in images if image.split == "validation"]
     groups: Groups = {
-        FIELDS: [one for one in chosen if one.kind == "field"],
-        NEGATIVES: [one for one in chosen if one.kind == "negatives"],
+        FIELDS: [image for image in chosen if image.kind == "field"],
+        NEGATIVES: [image for image in chosen if image.kind == "negatives"],
+        **by_laboratory([image for image in chosen if image.is_crop]),
     }
-    for name in sorted({one.laboratory for one in chosen if one.is_crop}):
-        groups[name] = [one for one in chosen if one.is_crop and one.laboratory == name]
-    if not any(len(one.of(MITOSIS)) for one in groups[FIELDS]):
+    if not any(len(image.of(MITOSIS)) for image in groups[FIELDS]):
         raise UsageError(
             "no field or slide of the split validation has a mitosis",
             next_step="put fields of a patient that is not trained on into the split validation",
@@ -106,11 +111,8 @@ def fit_calibration(logits: Floats, right: Mask, weight: Floats) -> Calibration:
 
 def fit_to_fields(groups: Groups, found: Found, radius_um: float) -> Calibration:
     """The calibration of fields, each laboratory counting alike; none where nothing is found or all right."""
-    names = sorted({one.laboratory for one in groups[FIELDS]})
-    parts = [
-        mark_images([one for one in groups[FIELDS] if one.laboratory == name], found, radius_um)
-        for name in names
-    ]
+    laboratories = by_laboratory(groups[FIELDS]).values()
+    parts = [mark_images(images, found, radius_um) for images in laboratories]
     parts = [part for part in parts if len(part.probability)]
     right = np.concatenate([np.empty(0, np.bool_), *(part.found for part in parts)])
     if not right.any() or right.all():
@@ -156,7 +158,7 @@ def floor_for(found: Found, groups: Groups, threshold: float, column: int = FIRS
     fine = LEAST_FLOOR
     for floor in FLOORS:
         for images in groups.values():
-            rows = np.concatenate([found[one.name] for one in images])
+            rows = np.concatenate([found[image.name] for image in images])
             sure = rows[rows[:, 2] >= threshold, column]
             if len(sure) and (sure >= floor).sum() < min(KEPT * len(sure), (sure > 0).sum()):
                 return fine
@@ -166,9 +168,9 @@ def floor_for(found: Found, groups: Groups, threshold: float, column: int = FIRS
 
 def patient_recall(part: Marked, threshold: float) -> float:
     """Mean over patients with mitoses of the share that is found."""
-    found = slide_counts(part, np.array([threshold]))[0][:, 0]
-    sums = pd.DataFrame({"found": found, "there": part.truths}).groupby(list(part.patients)).sum()
-    return float((sums["found"] / sums["there"])[sums["there"] > 0].mean())
+    true = slide_counts(part, np.array([threshold]))[0][:, 0]
+    sums = pd.DataFrame({"true": true, "truths": part.truths}).groupby(list(part.patients)).sum()
+    return float((sums["true"] / sums["truths"])[sums["truths"] > 0].mean())
 
 
 def group_figures(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
@@ -223,20 +225,16 @@ def choose_pair(
     marks = {name: mark_images(group, found, radius) for name, group in groups.items()}
     fields = marks[FIELDS]
     others = [marks[NEGATIVES]] if NEGATIVES in marks else []
-    crops = [part for name, part in marks.items() if name not in (FIELDS, NEGATIVES)]
-    several, f1 = (
-        threshold_of_several(fields, crops, others)
-        if crops
-        else THRESHOLD_RULES[config.rule](
-            curve(mark_images([*groups[FIELDS], *groups.get(NEGATIVES, [])], found, radius))
-        )
-    )
-    if np.isnan(several):
-        several, f1 = 0.5, 0.0
-    tested = [one for one in images if one.split == "test"]
-    for name in sorted({one.laboratory for one in tested}):
-        marks[name] = mark_images([one for one in tested if one.laboratory == name], found, radius)
-    every = [one for group in groups.values() for one in group]
+    if crops := [part for name, part in marks.items() if name not in (FIELDS, NEGATIVES)]:
+        threshold, f1 = threshold_of_several(fields, crops, others)
+    else:
+        complete = [*groups[FIELDS], *groups.get(NEGATIVES, [])]
+        threshold, f1 = THRESHOLD_RULES[config.rule](curve(mark_images(complete, found, radius)))
+    if np.isnan(threshold):
+        threshold, f1 = 0.5, 0.0
+    tested = by_laboratory([image for image in images if image.split == "test"])
+    marks |= {name: mark_images(group, found, radius) for name, group in tested.items()}
+    chosen_on = [image for group in groups.values() for image in group]
 
     def point(name: PointName, delta: float, **own: Any) -> OperatingPoint:
         return OperatingPoint(
@@ -245,9 +243,9 @@ def choose_pair(
             suppress_um=config.suppress_um,
             smooth_um=config.smooth_um,
             method="maxima",
-            cases=tuple(one.name for one in every if not one.is_crop),
-            patients=tuple(dict.fromkeys(one.patient for one in every)),
-            laboratories=tuple(dict.fromkeys(one.laboratory for one in every)),
+            cases=tuple(image.name for image in chosen_on if not image.is_crop),
+            patients=tuple(dict.fromkeys(image.patient for image in chosen_on)),
+            laboratories=tuple(dict.fromkeys(image.laboratory for image in chosen_on)),
             false_per_mm2=group_figures(fields, delta, 0)["false_per_mm2"],
             recall=patient_recall(fields, delta),
             **own,
@@ -255,7 +253,7 @@ def choose_pair(
 
     source = "validation images of metaphase run"
     points: dict[PointName, OperatingPoint] = {
-        "mitoses": point("mitoses", several, metric="F1", value=f1, source=source),
+        "mitoses": point("mitoses", threshold, metric="F1", value=f1, source=source),
         "count": point(
             "count",
             config.count_threshold,
@@ -271,6 +269,6 @@ def choose_pair(
         for name, part in marks.items()
     }
     metrics = {"left out": measured, "reliability": reliability(fields)}
-    floor = floor_for(found, groups, several)
-    answered_from = floor_for(found, groups, several - BELOW, SMOOTHED)
+    floor = floor_for(found, groups, threshold)
+    answered_from = floor_for(found, groups, threshold - BELOW, SMOOTHED)
     return PairChoice(calibration, floor, answered_from, points, f1, metrics)

@@ -173,7 +173,7 @@ def _point_by_scores(
     delta, value = delta_for_spearman(at, scores)
     deltas = sorted(at, reverse=True)
     drawn = [
-        [spearman(np.repeat(scores, often), np.repeat(at[each], often)) for each in deltas]
+        [spearman(np.repeat(scores, often), np.repeat(at[threshold], often)) for threshold in deltas]
         for often in draws([str(name) for name in cohort.manifest["patient"]], DRAWS).astype(int)
     ]
     return OperatingPoint(
