@@ -62,7 +62,7 @@ def main() -> None:
             x, y, first, last = (one.astype(float) for one in session.run(None, {"pixels": pixels[None]}))
             kept = suppress(x, y, first, points.suppress_um / given.mpp)
             told, found_listed, right = (
-                one.taken(one.probability >= listed)
+                one.select(one.probability >= listed)
                 for one in (Detections(x[kept], y[kept], last[kept]), found, right)
             )
             rows.append(

@@ -25,14 +25,14 @@ networks/engine/positions.py
 - return math.ceil(3 * sigma)
 + return math.ceil(2 * sigma)
 networks/engine/second.py
-- np.asarray((one + other) / 2, np.float32)
-+ np.asarray(one + other, np.float32)
+- np.asarray((own + others) / 2, np.float32)
++ np.asarray(own + others, np.float32)
 networks/engine/second.py
 - shift = first.output[which] - side // 2
 + shift = first.output[which]
 networks/engine/streaming.py
-- position = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-+ position = peaks.output * OUTPUT_STRIDE_PX
+- offset_px = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
++ offset_px = peaks.output * OUTPUT_STRIDE_PX
 networks/engine/streaming.py
 - first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX
 + first_px = PATCH_PX + OUTPUT_STRIDE_PX

@@ -48,7 +48,7 @@ def by_runtime(graph: bytes | Path, image: RGB) -> Detections:
     x, y, found, probability = (one.astype(float) for one in session.run(None, {"pixels": image[None]}))
     kept = suppress(x, y, found, SUPPRESS_UM / 0.25)
     kept = kept[probability[kept] >= 0.1]
-    return Detections(x, y, probability).taken(kept[np.argsort(-probability[kept], kind="stable")])
+    return Detections(x, y, probability).select(kept[np.argsort(-probability[kept], kind="stable")])
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ class SlideSearch:
             search=kept_key(self.folder, "search"),
             site=site_key(config.site),
             card=detector.card,
-            points=detector.stated(points) | how | site,
+            points=detector.plain_points(points) | how | site,
             warnings=detector.warnings,
             counting=at_point(config.counting, points.count.model_dump()),
             formats=config.written,

@@ -7,6 +7,8 @@ output equals what the patch around it would give. What skips a block is cropped
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -84,17 +86,7 @@ class InvertedBlock(nn.Module):
 
     def steps(self) -> list[nn.Module]:
         """What is done one after the other, beside the shortcut."""
-        steps = [
-            self._expand_conv,
-            self._bn0,
-            self.widened,
-            self._depthwise_conv,
-            self._bn1,
-            self.filtered,
-            self._project_conv,
-            self._bn2,
-        ]
-        return [step for step in steps if not isinstance(step, nn.Identity)]
+        return [step for step in self.children() if not isinstance(step, nn.Identity)]
 
     def forward(self, features: Tensor) -> Tensor:
         """Features with `size - 1` rows and columns less, before the stride."""
@@ -300,6 +292,11 @@ def centre_crop(pixels: Tensor, side: int = PATCH_PX) -> Tensor:
     return crop.to(torch.float32, memory_format=torch.channels_last).div_(255)
 
 
+def is_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no weight is NaN or infinite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
 def patch_probability(logits: Tensor) -> Tensor:
     """Probability of class 1, (N,), from the logits of patches: their first output is theirs."""
     return probability(logits[:, :, 0, 0])
@@ -327,7 +324,7 @@ def fold_normalisation(network: nn.Sequential) -> nn.Sequential:
 def _convolution_of(layers: list[nn.Module]) -> nn.Conv2d:
     layer = layers[-1]
     if not isinstance(layer, nn.Conv2d):
-        raise TypeError(f"expected a convolution, found {type(layer).__name__}")
+        raise TypeError(f"expected a convolution, got {type(layer).__name__}")
     return layer
 
 

@@ -50,6 +50,13 @@ RECEPTIVE_PX = 97
 """Side of what one output of a detector sees: the strided layers leave the last 3 pixels of a patch out."""
 OUTPUT_STRIDE_PX = 4
 """Output (i, j) of a detector sees pixels from (4 i, 4 j) on, and means the point `PATCH_PX / 2` further."""
+
+
+def outputs_along(side_px: int) -> int:
+    """Outputs that a detector gives along a side."""
+    return (side_px - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1
+
+
 Normalisation = Literal["none", "batch"]
 Family = str
 Width = Annotated[float, Field(ge=1 / 32, le=4)]
@@ -250,11 +257,11 @@ class ModelCard(Strict):
 def vouched_bytes(path: Path, stated_sha256: str, what: str) -> bytes:
     """The bytes of weights or of a graph; others than the card vouches for are refused: results name them."""
     data = read_bytes(path, ModelError)
-    found = hashlib.sha256(data).hexdigest()
-    if found != stated_sha256:
-        stated = "checksum differs" if stated_sha256 else f"it states no checksum; theirs is {found}"
+    checksum = hashlib.sha256(data).hexdigest()
+    if checksum != stated_sha256:
+        why = "checksum differs" if stated_sha256 else f"it states no checksum; theirs is {checksum}"
         raise ModelError(
-            f"the {what} not what the card describes ({stated})",
+            f"the {what} not what the card describes ({why})",
             path=path,
             next_step="fetch the model and its card together again, or write the model once more",
         )
@@ -312,8 +319,8 @@ def warnings_about(card: ModelCard) -> ResultWarnings:
         text = f"the slides of only {several(len(point.patients), 'patient')} chose the model's threshold"
         warn("few-patients", text, "calibrate it on other slides (metaphase calibrate), or add pairs")
     learnt, skipped = card.known_metrics.learnt, card.known_metrics.not_labelled
-    stated = [data.positives for data in card.data if data.positives is not None]
-    mitoses = learnt.get("mitoses", sum(stated)) if learnt or stated else None
+    positives = [data.positives for data in card.data if data.positives is not None]
+    mitoses = learnt.get("mitoses", sum(positives)) if learnt or positives else None
     if mitoses is not None and mitoses < ENOUGH_MITOSES:
         text = f"the model learnt from only {mitoses} mitoses"
         warn("few-labels", text, "add slides with mitoses and train again")

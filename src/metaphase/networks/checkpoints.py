@@ -13,7 +13,7 @@ from torch import nn
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.foreign import parsing, read_bytes
-from metaphase.networks.architectures import build_network
+from metaphase.networks.architectures import build_network, is_finite
 from metaphase.networks.cards import (
     CardAdditions,
     ModelCard,
@@ -61,7 +61,7 @@ def network_of(stored: StoredNetwork) -> nn.Sequential:
         )
     network = build_network(card.spec)
     network.load_state_dict(tensors)
-    if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
+    if not is_finite(network.state_dict().values()):
         raise ModelError(
             "some weights are not finite", path=path, next_step="train again, or fetch the model again"
         )

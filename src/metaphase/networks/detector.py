@@ -76,14 +76,14 @@ class Detector:
     @property
     def tells_atypical(self) -> str:
         """Checksum of the network that tells atypical figures; empty where none does."""
-        stated = self.cards[0].atypical if self.atypical is not None else None
-        return "" if stated is None else stated.weights_sha256
+        network = self.cards[0].atypical if self.atypical is not None else None
+        return "" if network is None else network.weights_sha256
 
     @property
     def calibration(self) -> Calibration:
         """Of a single network; several together are not calibrated."""
-        stated = self.cards[0].calibration if len(self.cards) == 1 else None
-        return stated or Calibration()
+        own = self.cards[0].calibration if len(self.cards) == 1 else None
+        return own or Calibration()
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class Detector:
         graphs = (network.sha256 for network in networks if isinstance(network, OnnxNetwork))
         return (*self.identities, *graphs)
 
-    def stated(self, points: UsedPoints) -> dict[str, Any]:
+    def plain_points(self, points: UsedPoints) -> dict[str, Any]:
         """Operating points as tables and summaries carry them."""
         return {
             "model": self.name,
@@ -388,16 +388,16 @@ def _atypical(path: Path, card: ModelCard) -> Path | None:
     return weights
 
 
-def _beside(path: Path, stated: AtypicalModel) -> Path:
-    return path.with_name(stated.model + (".onnx" if path.suffix == ".onnx" else ".safetensors"))
+def _beside(path: Path, other: AtypicalModel) -> Path:
+    return path.with_name(other.model + (".onnx" if path.suffix == ".onnx" else ".safetensors"))
 
 
-def _check_beside(path: Path, card: ModelCard, stated: AtypicalModel, found: ModelCard, what: str) -> None:
+def _check_beside(path: Path, card: ModelCard, meant: AtypicalModel, other: ModelCard, what: str) -> None:
     """Refuse another network than the card means."""
-    if found.weights_sha256 != stated.weights_sha256 or abs(found.mpp / card.mpp - 1) > 0.01:
+    if other.weights_sha256 != meant.weights_sha256 or abs(other.mpp / card.mpp - 1) > 0.01:
         raise ModelError(
             f"is not the {what} of {card.name}",
-            path=_beside(path, stated),
+            path=_beside(path, meant),
             next_step="fetch the model again, with all of its files",
         )
 

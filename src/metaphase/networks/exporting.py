@@ -140,9 +140,9 @@ def measured_eight_bits(
         (round(low, 4), round(high, 4)) for low, high in measured_ranges(network, card, _windows(learnt))
     )
     graphs = detector_graph(network, card), detector_graph(network, card, ranges)
-    said = [_smoothed_logits(graph, _windows(left_out)) for graph in graphs]
-    unsure = (np.abs(said[0]) < UNSURE) | (np.abs(said[0]).min() >= UNSURE)
-    error = float(np.quantile((said[0] - said[1])[unsure], 0.999))
+    exact, rounded = (_smoothed_logits(graph, _windows(left_out)) for graph in graphs)
+    unsure = (np.abs(exact) < UNSURE) | (np.abs(exact).min() >= UNSURE)
+    error = float(np.quantile((exact - rounded)[unsure], 0.999))
     return EightBits(ranges=ranges, error=max(LEAST_ERROR, round(error, 2)))
 
 
@@ -150,14 +150,14 @@ def _smoothed_logits(graph: bytes, pictures: Sequence[RGB]) -> Floats32:
     """What a graph says about pictures; as it is where all of them are too small to be smoothed."""
     run = own_graph(graph, [LOGIT])
     logits = [run(picture[None])[0] for picture in pictures]
-    wide = [one for one in logits if min(one.shape[1:]) > 2 * smoothing_reach(SIGMA)]
-    parts = [smoothed(one, SIGMA) for one in wide] or logits
-    return np.concatenate([one.ravel() for one in parts])
+    wide = [values for values in logits if min(values.shape[1:]) > 2 * smoothing_reach(SIGMA)]
+    parts = [smoothed(values, SIGMA) for values in wide] or logits
+    return np.concatenate([values.ravel() for values in parts])
 
 
 def _windows(pictures: Pictures) -> list[RGB]:
     """As many squares of each laboratory; crops too small for a network are mirrored at their edge."""
-    rng, found = np.random.default_rng(0), []
+    rng, squares = np.random.default_rng(0), []
     for images in pictures.values():
         for number in rng.choice(len(images), WINDOWS_EACH):
             beyond = [(0, max(0, RECEPTIVE_PX - side)) for side in images[number].shape[:2]]
@@ -167,16 +167,16 @@ def _windows(pictures: Pictures) -> list[RGB]:
                 int(rng.integers(whole - side + 1))
                 for whole, side in zip(image.shape[:2], sides, strict=True)
             )
-            found.append(np.ascontiguousarray(image[y : y + sides[0], x : x + sides[1]]))
-    return found
+            squares.append(np.ascontiguousarray(image[y : y + sides[0], x : x + sides[1]]))
+    return squares
 
 
 def measured_ranges(network: nn.Sequential, card: ModelCard, windows: Iterable[RGB]) -> Ranges:
     """Lowest and highest value of each feature map on some pictures of tissue."""
     graph = _detector(network, ())
     run = own_graph(graph.written(card, graph.maps), graph.maps)
-    found = [[(one.min(), one.max()) for one in run(window[None])] for window in windows]
-    lowest, highest = np.min(found, 0)[:, 0], np.max(found, 0)[:, 1]
+    limits = [[(values.min(), values.max()) for values in run(window[None])] for window in windows]
+    lowest, highest = np.min(limits, 0)[:, 0], np.max(limits, 0)[:, 1]
     return tuple((float(low), float(high)) for low, high in zip(lowest, highest, strict=True))
 
 

@@ -112,12 +112,12 @@ class _PairGraph(Graph):
             [self._chosen(values, which) for values in tops]
             for tops, which in ((near, near_enough & ~rises), (far, far_enough))
         ]
-        rows, columns, found = (self.add("Concat", *each, axis=0) for each in zip(*parts, strict=True))
+        rows, columns, logits = (self.add("Concat", *each, axis=0) for each in zip(*parts, strict=True))
         x, y = ((each + np.float64(-BORDER)) * np.float64(OUTPUT_STRIDE_PX) for each in (columns, rows))
         answers = self._answers(x, y)
         self.add("Cast", x, to=FLOAT, output=X)
         self.add("Cast", y, to=FLOAT, output=Y)
-        self.add("Sigmoid", found, output=FOUND)
+        self.add("Sigmoid", logits, output=FOUND)
         self.add("Sigmoid", answers, output=PROBABILITY)
 
     # ---- the search, and the second network at the positions themselves ----
@@ -126,14 +126,14 @@ class _PairGraph(Graph):
         """Outputs (n, 2) that the first network points to, inside the image, and one more."""
         inner = logits.cut(1, MARGIN, -MARGIN).cut(2, MARGIN, -MARGIN)
         peak = self._is_peak(self._smoothed(inner), self._floor)
-        found = self.add("Transpose", self.add("NonZero", peak), perm=(1, 0)).cut(1, 1, 3)
-        inside = self.add("Less", found * OUTPUT_STRIDE_PX, self._size(self.pixels, 1, 3))
+        outputs = self.add("Transpose", self.add("NonZero", peak), perm=(1, 0)).cut(1, 1, 3)
+        inside = self.add("Less", outputs * OUTPUT_STRIDE_PX, self._size(self.pixels, 1, 3))
         both = self.add("ReduceMin", inside.cast(INT32), axes=(1,), keepdims=0)
-        found = self._with_spare(self.add("Compress", found, both.cast(BOOL), axis=0) + BORDER, BORDER)
+        outputs = self._with_spare(self.add("Compress", outputs, both.cast(BOOL), axis=0) + BORDER, BORDER)
         if self._sigma > NARROW_OUTPUTS:
-            return found
-        alone = self.add("Reshape", self._mean_logits(found, 0), [-1])
-        return self._with_spare(self._chosen(found, alone >= self._least - LACKING), BORDER)
+            return outputs
+        alone = self.add("Reshape", self._mean_logits(outputs, 0), [-1])
+        return self._with_spare(self._chosen(outputs, alone >= self._least - LACKING), BORDER)
 
     # ---- the second network around them ----
 

@@ -45,8 +45,8 @@ class NetworkJudge:
             )
         self.mpp = resolutions.pop()
         """Resolution of the patches, in um/px."""
-        stated = loaded[0][1].calibration if len(loaded) == 1 else None
-        self.calibration = stated or Calibration()
+        own = loaded[0][1].calibration if len(loaded) == 1 else None
+        self.calibration = own or Calibration()
         self.identity = fingerprint_of(account_of([card.identity for _, card in loaded]))
         """Changes with the weights of any network, and with what it is run at."""
 
@@ -61,8 +61,9 @@ class NetworkJudge:
         """As the call, by patches and their mirror images, calibrated as a single network's card says."""
         logits = np.empty(len(points))
         for rows, patches in cut_squares(slide, points, PATCH_PX, self.mpp):
-            both = [self.judge(np.ascontiguousarray(each)) for each in (patches, patches[:, :, ::-1])]
-            logits[rows] = np.mean([logit(np.clip(each, CLIP, 1 - CLIP)) for each in both], axis=0)
+            views = patches, np.ascontiguousarray(patches[:, :, ::-1])
+            answers = [np.clip(self.judge(view), CLIP, 1 - CLIP) for view in views]
+            logits[rows] = np.mean(logit(answers), axis=0)
         return np.asarray(expit(self.calibration(logits)))
 
     def judge(self, patches: RGB) -> Floats32:

@@ -97,7 +97,7 @@ RUN = """
 import itertools, os, signal, sys
 from metaphase.networks.training import loop
 from metaphase.networks.training.protocol import read_config
-loop.CHECK_EVERY = 1
+loop.CHECK_EVERY_S = 0.0
 steps = itertools.count(1)
 def show(what, done, total):
     print("epochs", done, flush=True)
@@ -139,7 +139,7 @@ def same(one: Path, other: Path) -> bool:
 def test_stopped_and_resumed_equals_uninterrupted(
     stores: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECK_EVERY", 1)
+    monkeypatch.setattr(loop, "CHECK_EVERY_S", 0.0)
     chosen = config(stores, epochs=2, checkpoint_minutes=1e-9, stain_mix=0.5)
     seen: list[float] = []
 

@@ -64,8 +64,8 @@ def largest_difference(
     import torch
 
     image = torch.from_numpy(tissue_like(TRIED_PX))[None]
-    found, expected = detector.logits(image.to(device)), exact.logits(image.to(other or device))
-    return float((found.cpu() - expected.cpu()).abs().max())
+    logits, expected = detector.logits(image.to(device)), exact.logits(image.to(other or device))
+    return float((logits.cpu() - expected.cpu()).abs().max())
 
 
 def tissue_like(side_px: int, seed: int = 0) -> RGB:

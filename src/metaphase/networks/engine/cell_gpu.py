@@ -17,7 +17,7 @@ import triton
 from torch import Tensor, nn
 
 from metaphase.networks.architectures import LITE_TRIM, InvertedBlock
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, RECEPTIVE_PX
+from metaphase.networks.cards import outputs_along
 from metaphase.networks.engine import cell_kernels
 from metaphase.networks.engine.layers import (
     PIXEL_MIDDLE,
@@ -85,7 +85,7 @@ class LiteDetector:
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
+        rows, columns = map(outputs_along, image.shape[1:3])
         values = self._stem(image.contiguous())
         for block in self._blocks:
             values = block(values)

@@ -201,12 +201,12 @@ class Engine(TileEngine):
             if self._classifier is not None:
                 logits = self._classifier(image.permute(0, 3, 1, 2))[:, None, None]
             else:
-                logits = self._combined([one.logits(image) for one in self._detectors])
+                logits = self._combined([detector.logits(image) for detector in self._detectors])
             if self.second is not None:
                 logits = mean_logit([logits, self.second.network.logits(image)])
         check_finite(logits)
-        found: Floats32 = logits[:count].float().cpu().numpy()
-        return found
+        answers: Floats32 = logits[:count].float().cpu().numpy()
+        return answers
 
     @torch.inference_mode()
     def logits(self, tiles: Tensor) -> Tensor:
@@ -251,9 +251,9 @@ class StartedBatch(StartedTiles):
             return self._fetch(maps)
         with self.engine.active(), torch.cuda.stream(stream := torch.cuda.Stream()):
             stream.wait_event(self._done)
-            found = self._fetch(maps)
+            fetched = self._fetch(maps)
             stream.synchronize()
-        return found
+        return fetched
 
     @torch.inference_mode()
     def _fetch(self, maps: bool) -> tuple[Peaks, Floats32 | None]:
@@ -270,8 +270,8 @@ class StartedBatch(StartedTiles):
             shown = some.filled(usual_count(count)) if self._cuda else some
             seen = _cut(self.pixels, shown, OUTPUT_STRIDE_PX, some.pixels)
             parts.append([_cut(self.raw, some, 1, some.outputs), second.network.logits(seen)[:count]])
-        one, other = (torch.cat(each).float().cpu().numpy() for each in zip(*parts, strict=True))
-        return one, other
+        first, re_check = (torch.cat(logits).float().cpu().numpy() for logits in zip(*parts, strict=True))
+        return first, re_check
 
 
 def usual_count(count: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,8 +19,9 @@ from metaphase.networks.architectures import (
     ResidualBlock,
     Subcells,
     fold_normalisation,
+    is_finite,
 )
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX, outputs_along
 
 # ---- a detector brought into the form that the engine computes ----
 
@@ -65,7 +66,7 @@ def fold_detector(network: nn.Sequential) -> FoldedDetector:
     paired = len(body) == 2 * len(convolutions) > 2 and len(slopes) == 1
     if not paired or head.weight.shape[0] != 2 or head.weight.shape[2:] != (1, 1):
         raise other_kind()
-    _check_finite(list(folded.parameters()))
+    _check_finite(folded)
     first, *middle, wide = convolutions
     first = FoldedConv(first.weight / PIXEL_MAX, first.bias, first.stride)
     difference = head.weight[1, :, 0, 0] - head.weight[0, :, 0, 0]
@@ -111,8 +112,8 @@ def other_kind() -> ModelError:
     )
 
 
-def _check_finite(tensors: Sequence[Tensor]) -> None:
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+def _check_finite(network: nn.Module) -> None:
+    if not is_finite(network.parameters()):
         raise ModelError("the weights hold NaN or infinity", next_step="train or fetch the model again")
 
 
@@ -199,7 +200,7 @@ def fold_logits(network: nn.Sequential) -> nn.Sequential:
     known = all(isinstance(layer, LAYERS) for layer in body)
     if not known or not isinstance(head, nn.Conv2d) or not isinstance(body[0], nn.Conv2d):
         raise other_kind()
-    _check_finite(list(folded.parameters()))
+    _check_finite(folded)
     half = head.out_channels // 2
     difference = nn.Conv2d(head.in_channels, half, 1, dtype=torch.float64)
     with torch.no_grad():
@@ -226,7 +227,7 @@ class PlainDetector:
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3) on the device."""
-        rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3])
+        rows, columns = map(outputs_along, image.shape[1:3])
         with tensor_float(self._rounded):
             answers = self._layers(image.permute(0, 3, 1, 2).to(self._dtype))
             values = functional.pixel_shuffle(answers, self._outputs)
@@ -245,7 +246,7 @@ class ForeignDetector:
     def __init__(self, network: nn.Module, device: torch.device) -> None:
         self._network = copy.deepcopy(network).float().to(device).eval().requires_grad_(False)
         self._device = device
-        _check_finite(list(self._network.parameters()))
+        _check_finite(self._network)
         self._check_geometry()
 
     def logits(self, image: Tensor) -> Tensor:
@@ -314,7 +315,7 @@ class PatchNetwork(nn.Module):
                 next_step=f"give the side it was trained on, and a multiple of {OUTPUT_STRIDE_PX} as stride",
             )
         self.network = copy.deepcopy(network).float().cpu().eval().requires_grad_(False)
-        _check_finite(list(self.network.parameters()))
+        _check_finite(self.network)
         self.patch_px, self.stride_px, self._step = patch_px, stride_px, stride_px // OUTPUT_STRIDE_PX
         beyond = patch_px - patch_px // 2 - (RECEPTIVE_PX - PATCH_PX // 2)
         self._edge = max(0, -(-beyond // stride_px)) * self._step
@@ -346,7 +347,7 @@ class PatchNetwork(nn.Module):
 
     def logits(self, image: Tensor) -> Tensor:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3), 0 where not known."""
-        sides = [(side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in image.shape[1:3]]
+        sides = [outputs_along(side) for side in image.shape[1:3]]
         out, first = torch.zeros(len(image), *sides, device=image.device), self._edge
         shape = [len(image), *((side - 1 - 2 * first) // self._step + 1 for side in sides)]
         if min(shape) < 1:
@@ -357,9 +358,9 @@ class PatchNetwork(nn.Module):
             windows = windows.unfold(axis, self.patch_px, self.stride_px).narrow(axis, 0, shape[axis])
         at_once = max(1, windows_px(image.device) // self.patch_px**2)
         numbers = torch.arange(math.prod(shape), device=image.device).split(at_once)
-        found = torch.cat([self(windows[torch.unravel_index(some, shape)]) for some in numbers]).view(shape)
+        logits = torch.cat([self(windows[torch.unravel_index(some, shape)]) for some in numbers]).view(shape)
         size = [self._step * (count - 1) + 1 for count in shape[1:]]
-        between = functional.interpolate(found[:, None], size, mode="bilinear", align_corners=True)
+        between = functional.interpolate(logits[:, None], size, mode="bilinear", align_corners=True)
         out[:, first : first + size[0], first : first + size[1]] = between[:, 0]
         return out
 

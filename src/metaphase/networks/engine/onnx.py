@@ -21,9 +21,9 @@ from metaphase.base.foreign import described, parsing, raised
 from metaphase.base.parallel import available_cores
 from metaphase.networks.cards import (
     OUTPUT_STRIDE_PX,
-    RECEPTIVE_PX,
     Calibration,
     ModelCard,
+    outputs_along,
     parse_card,
     vouched_bytes,
 )
@@ -235,9 +235,10 @@ class OnnxEngine(TileEngine):
             network.path, "not a graph that runs", next_step="export the model again", error=ModelError
         ):
             session = runtime.InferenceSession(network.data, options, providers=[provider])
-            found = [[each.name for each in ends] for ends in (session.get_inputs(), session.get_outputs())]
-            if found != [[PIXELS], [PROBABILITY, LOGIT]]:
-                raise ValueError(f"its inputs and outputs are {found}")
+            ends = session.get_inputs(), session.get_outputs()
+            names = [[end.name for end in side] for side in ends]
+            if names != [[PIXELS], [PROBABILITY, LOGIT]]:
+                raise ValueError(f"its inputs and outputs are {names}")
         return session
 
     def logits(self, tiles: Pixels) -> Floats32:
@@ -358,11 +359,11 @@ def _checked(logits: Any, tiles: Pixels) -> Floats32:
             f"ONNX Runtime failed ({described(logits)})",
             next_step="run again, what is finished is kept; or give smaller tiles (--set tile_px=512)",
         ) from logits
-    sides = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in tiles.shape[1:3])
-    found, expected = (str(getattr(logits, "dtype", "")), np.shape(logits)), ("float32", (len(tiles), *sides))
-    if found != expected:
+    sides = map(outputs_along, tiles.shape[1:3])
+    given, expected = (str(getattr(logits, "dtype", "")), np.shape(logits)), ("float32", (len(tiles), *sides))
+    if given != expected:
         raise ModelError(
-            f"the graph gives outputs of type and shape {found}, not {expected}",
+            f"the graph gives outputs of type and shape {given}, not {expected}",
             next_step="export the model again (`metaphase model export`)",
         )
     if not np.isfinite(logits).all():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -28,14 +28,14 @@ Values = Any
 class Rows:
     """Fields that are arrays as long as each other."""
 
-    def taken(self, which: Any) -> Self:
+    def select(self, which: Any) -> Self:
         """Some rows, by number or mask."""
-        return type(self)(*(getattr(self, each.name)[which] for each in fields(self)))
+        return type(self)(*(array[which] for array in vars(self).values()))
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """All rows of one part or more."""
-        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def is_peak(logits: Values, floor: float) -> Values:
     for dy, dx in EARLIER:
         peak &= inner > _shifted(logits, dy, dx)
         peak &= inner >= _shifted(logits, -dy, -dx)
-    found = reaches(logits, floor)
-    _shifted(found, 0, 0)[:] = peak
-    return found
+    peaks = reaches(logits, floor)
+    _shifted(peaks, 0, 0)[:] = peak
+    return peaks
 
 
 def reaches(logits: Values, floor: float) -> Values:

@@ -13,7 +13,7 @@ from metaphase.base.arrays import RGB, Floats32
 from metaphase.base.errors import UsageError
 from metaphase.networks.cards import RECEPTIVE_PX, Calibration
 from metaphase.networks.engine.positions import Peaks, Values, is_peak, reaches
-from metaphase.networks.engine.second import MARGIN, asked, re_check, refuse_components, view_logits
+from metaphase.networks.engine.second import MARGIN, re_check, refuse_components, view_logits
 from metaphase.networks.engine.settings import EngineConfig, PeakConfig, Second
 
 T = TypeVar("T")
@@ -117,17 +117,18 @@ class StartedTiles(ABC):
             refuse_components(config)
         self.engine, self.pixels, self.sigma = engine, pixels, sigma
         self._maxima = config.method == "maxima"
-        self._asked = asked(engine.answered_from, config, engine.calibration)
+        self._floor, self._calibration = config.floor, engine.calibration
+        if engine.answered_from is not None and self._maxima:  # what is asked about views is not calibrated
+            self._floor, self._calibration = engine.answered_from, Calibration()
 
     def search(self, raw: Values) -> None:
         """Find positions in the logits of the search; nothing waits for a device here."""
-        floor, calibration = self._asked
         self.raw, self.own = raw, self.smoothed(raw)
         if self.engine.second is not None:
             self._logits, self._peak = self.own, is_peak(self.own, self.engine.second.floor)
         else:
-            self._logits = calibration(self.own)
-            self._peak = (is_peak if self._maxima else reaches)(self._logits, floor)
+            self._logits = self._calibration(self.own)
+            self._peak = (is_peak if self._maxima else reaches)(self._logits, self._floor)
 
     def smoothed(self, raw: Values) -> Values:
         """Logits without the margin, smoothed."""
@@ -139,7 +140,7 @@ class StartedTiles(ABC):
         peaks = self.engine.collect(self._logits, self._peak, between=self._maxima)
         if self.engine.second is None:
             return peaks
-        return re_check(peaks, self.answers, self.sigma, *self._asked)
+        return re_check(peaks, self.answers, self.sigma, self._floor, self._calibration)
 
     @abstractmethod
     def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:

@@ -88,37 +88,28 @@ def re_check(
 ) -> Peaks:
     """What becomes of the positions that the first network points to, from a probability of `floor` on.
 
-    As if both had searched everything, and the mean of their logits counted. The second network first sees
-    each position itself, then what is near where that is promising, and more where
-    the answer rises beyond it. Positions are counted in the first network's smoothed maps, which lack
-    `MARGIN` and the smoothing's reach.
+    The result is as if both had searched everything and the mean of their logits counted. The second network
+    sees each position itself first; where that is promising, its surroundings; and where the answer rises
+    towards their edge, more. Positions are counted in the first network's smoothed maps, which lack `MARGIN`
+    and the smoothing's reach.
     """
     if sigma <= NARROW_OUTPUTS and len(first.map_index):
         alone = calibration(_means(first, answers, 0, sigma))[:, 0, 0]
-        first = first.taken(alone >= scipy.special.logit(floor) - LACKING)
+        first = first.select(alone >= scipy.special.logit(floor) - LACKING)
     if not len(first.map_index):
         return first
     beyond = BORDER + smoothing_reach(sigma)
     near = calibration(smoothed(_means(first, answers, NEAR + beyond, sigma), sigma))
     rises = _rises(near, floor)
-    found = _tops(near[~rises], first.taken(~rises), floor)
+    stay = _tops(near[~rises], first.select(~rises), floor)
     if not rises.any():
-        return found
-    first = first.taken(rises)
+        return stay
+    first = first.select(rises)
     far = calibration(smoothed(_means(first, answers, FAR + beyond, sigma), sigma))
-    return Peaks.joined([found, _tops(far, first, floor)])
+    return Peaks.concatenate([stay, _tops(far, first, floor)])
 
 
 # ---- the final answer ----
-
-
-def asked(
-    answered_from: float | None, config: PeakConfig, calibration: Calibration
-) -> tuple[float, Calibration]:
-    """From which smoothed probability on a position is found, and its calibration: none before an answer."""
-    if answered_from is None or config.method != "maxima":
-        return config.floor, calibration
-    return answered_from, Calibration()
 
 
 def answered_at_once(window_px: int) -> int:
@@ -129,26 +120,29 @@ def answered_at_once(window_px: int) -> int:
 def view_logits(squares: RGB, window_logits: Callable[[RGB], Floats32]) -> Floats32:
     """Final logits (n,) of squares (n, 116, 116, 3) around a corner of pixels.
 
-    Their maxima over the mean of turned and mirrored views. Networks see 3 px less than a square, so that
-    all views have the position where patches have theirs.
+    The highest value of the mean over turned and mirrored views. Networks see 3 px less than a square, so
+    that all views have the position where patches have theirs.
     """
     sides, turns = (squares, squares[:, :, ::-1]), range(VIEWS // 2)
     turned = [np.rot90(side, turn, (1, 2)) for side in sides for turn in turns]
-    seen = np.concatenate([one[:, :ANSWER_SEEN_PX, :ANSWER_SEEN_PX] for one in turned])
-    said = window_logits(seen).reshape(len(sides), len(turns), len(squares), *2 * [2 * ANSWER_REACH + 1])
-    plain, mirrored = (sum(np.rot90(side[turn], -turn, (1, 2)) for turn in turns) for side in said)
-    found: Floats32 = ((plain + mirrored[:, :, ::-1]) / VIEWS).max(axis=(1, 2))
-    return found
+    seen = np.concatenate([view[:, :ANSWER_SEEN_PX, :ANSWER_SEEN_PX] for view in turned])
+    shape = len(sides), len(turns), len(squares), *2 * [2 * ANSWER_REACH + 1]
+    plain, mirrored = (
+        sum(np.rot90(side[turn], -turn, (1, 2)) for turn in turns)
+        for side in window_logits(seen).reshape(shape)
+    )
+    highest: Floats32 = ((plain + mirrored[:, :, ::-1]) / VIEWS).max(axis=(1, 2))
+    return highest
 
 
 # ---- windows ----
 
 
-def _means(first: Peaks, answers: Answers, around: int, sigma: float) -> Floats32:
+def _means(peaks: Peaks, answers: Answers, around: int, sigma: float) -> Floats32:
     """Mean logits of both networks `around` positions: (positions, 2 around + 1, 2 around + 1)."""
-    corner = first.output + (MARGIN + smoothing_reach(sigma) - around)
-    one, other = answers(Windows(first.map_index, corner, 2 * around + 1))
-    return np.asarray((one + other) / 2, np.float32)
+    corner = peaks.output + (MARGIN + smoothing_reach(sigma) - around)
+    own, others = answers(Windows(peaks.map_index, corner, 2 * around + 1))
+    return np.asarray((own + others) / 2, np.float32)
 
 
 def _rises(maps: Floats32, floor: float) -> Mask:
@@ -174,10 +168,10 @@ def _tops(maps: Floats32, first: Peaks, floor: float) -> Peaks:
     number = np.arange(len(maps))
     top = np.zeros(maps.shape, bool)
     top[number, chosen // side, chosen % side] = flat.max(1) >= scipy.special.logit(floor)
-    found = collect(maps, top)
-    which = found.map_index
+    tops = collect(maps, top)
+    which = tops.map_index
     shift = first.output[which] - side // 2
-    moved = (found.row + shift[:, 0], found.column + shift[:, 1], found.probability)
+    moved = (tops.row + shift[:, 0], tops.column + shift[:, 1], tops.probability)
     return Peaks(first.map_index[which], first.output[which], *moved)
 
 

@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 import scipy
 
-from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32, Mask
+from metaphase.base.arrays import RGB, AnyFloats, Box, Floats, Floats32
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.parallel import available_cores
 from metaphase.detections.matching import components, suppress
 from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
-from metaphase.networks.engine.positions import BORDER, Peaks, Rows, smoothing_reach
+from metaphase.networks.engine.positions import BORDER, Rows, smoothing_reach
 from metaphase.networks.engine.searching import StartedTiles, TileEngine
 from metaphase.networks.engine.second import ANSWER_PX, ANSWER_REACH, answered_at_once
 from metaphase.networks.engine.settings import PeakConfig
@@ -149,36 +149,36 @@ def find_detections(
     """
     config = config or PeakConfig()
     plan = plan_detection(slide, engine, config, mpp=mpp, tile_px=tile_px, mask=mask)
-    found, count = [Detections(np.empty(0), np.empty(0), np.empty(0, np.float32))], 0
+    parts, count = [Detections(np.empty(0), np.empty(0), np.empty(0, np.float32))], 0
     for result in detect_tiles(engine, slide, plan, config):
         points = result.points if mask is None else inside(result.points, mask)
-        found.append(points)
+        parts.append(points)
         count += len(points.x)
         check_count(count, config)
-    return as_detections(engine, slide, Detections.joined(found), config, plan)
+    return as_detections(engine, slide, Detections.concatenate(parts), config, plan)
 
 
 def whole_map(engine: TileEngine, slide: Slide, config: PeakConfig, *, mpp: float = WORKING_MPP) -> Floats32:
     """Probabilities (rows, columns) of a small slide: value (i, j) means pixel x = 4 j, y = 4 i at `mpp`."""
     plan = plan_detection(slide, engine, config, mpp=mpp)
     rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (plan.height, plan.width))
-    found = np.zeros((rows, columns), np.float32)
+    whole = np.zeros((rows, columns), np.float32)
     for result in detect_tiles(engine, slide, plan, config, maps=True):
         row, column = result.tile.core.y // OUTPUT_STRIDE_PX, result.tile.core.x // OUTPUT_STRIDE_PX
         assert result.probabilities is not None
         height, width = result.probabilities.shape
-        found[row : row + height, column : column + width] = result.probabilities
-    return found
+        whole[row : row + height, column : column + width] = result.probabilities
+    return whole
 
 
 def answer_map(points: Detections, slide: Slide) -> Floats32:
     """A map as `whole_map` gives it of final answers: each at the outputs that it covers, elsewhere 0."""
-    found = np.zeros([-(-side // OUTPUT_STRIDE_PX) for side in (slide.height, slide.width)], np.float32)
+    answers = np.zeros([-(-side // OUTPUT_STRIDE_PX) for side in (slide.height, slide.width)], np.float32)
     for x, y, probability in zip(points.x[::-1], points.y[::-1], points.probability[::-1], strict=True):
         row, column = round(y / OUTPUT_STRIDE_PX), round(x / OUTPUT_STRIDE_PX)
         rows, columns = (slice(max(0, at - ANSWER_REACH), at + ANSWER_REACH + 1) for at in (row, column))
-        found[rows, columns] = probability
-    return found
+        answers[rows, columns] = probability
+    return answers
 
 
 def as_detections(
@@ -191,7 +191,8 @@ def as_detections(
     if config.method == "components":
         step = OUTPUT_STRIDE_PX * plan.scale
         points = Detections(*components(points.x, points.y, points.probability, step))
-    points = suppress_points(points, config.suppress_um / slide.mpp)
+    probability = points.probability.astype(np.float64)
+    points = points.select(suppress(points.x, points.y, probability, config.suppress_um / slide.mpp))
     if engine.answered_from is None or config.method == "components":
         return points
     return _answered(engine, slide, points, config.floor, plan)
@@ -208,17 +209,12 @@ def _answered(
             some = slice(first, first + at_once)
             probability[rows[some]] = engine.answers_about(squares[some])
     order = np.argsort(-probability, kind="stable")
-    return replace(points, probability=probability).taken(order[probability[order] >= floor])
-
-
-def suppress_points(points: Detections, distance: float) -> Detections:
-    """The points without double detections, most probable first; `distance` in level-0 pixels."""
-    return points.taken(suppress(points.x, points.y, points.probability.astype(np.float64), distance))
+    return replace(points, probability=probability).select(order[probability[order] >= floor])
 
 
 def inside(points: Detections, mask: MaskGrid) -> Detections:
     """The points at which the mask is true."""
-    return points.taken(np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
+    return points.select(np.flatnonzero(mask.contains(np.column_stack([points.x, points.y]))))
 
 
 def _results(
@@ -227,13 +223,17 @@ def _results(
     """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
     peaks, images = started.found(maps=maps)
     for index, tile in enumerate(tiles):
-        mine = _in_core(peaks, index, tile)
+        offset_px = (peaks.output - BORDER) * OUTPUT_STRIDE_PX  # cores at the slide's edge are smaller
+        inside_core = (offset_px < (tile.core.height, tile.core.width)).all(axis=1)
+        mine = inside_core & (peaks.map_index == index)
         x, y = (
             origin + first_px + OUTPUT_STRIDE_PX * position[mine]
             for origin, position in ((tile.outer.x, peaks.column), (tile.outer.y, peaks.row))
         )
         points = Detections(plan.x + x * plan.scale, plan.y + y * plan.scale, peaks.probability[mine])
-        yield TileResult(tile, points, None if images is None else _core_map(images[index], tile))
+        rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (tile.core.height, tile.core.width))
+        core = np.s_[index, BORDER : BORDER + rows, BORDER : BORDER + columns]
+        yield TileResult(tile, points, None if images is None else images[core])
 
 
 def _sigma(config: PeakConfig | None, mpp: float) -> float:
@@ -245,19 +245,6 @@ def _batches(tiles: Iterable[tuple[Tile, RGB]], size: int) -> Iterator[tuple[lis
     source = iter(tiles)
     while group := list(islice(source, size)):
         yield [tile for tile, _ in group], [pixels for _, pixels in group]
-
-
-def _in_core(peaks: Peaks, index: int, tile: Tile) -> Mask:
-    """Peaks of map `index` inside its tile's core, which is smaller than the others' at the slide's edge."""
-    position = (peaks.output - BORDER) * OUTPUT_STRIDE_PX
-    inside = (position < (tile.core.height, tile.core.width)).all(axis=1)
-    found: Mask = inside & (peaks.map_index == index)
-    return found
-
-
-def _core_map(probabilities: Floats32, tile: Tile) -> Floats32:
-    rows, columns = (-(-side // OUTPUT_STRIDE_PX) for side in (tile.core.height, tile.core.width))
-    return probabilities[BORDER : BORDER + rows, BORDER : BORDER + columns]
 
 
 def _grown(mask: MaskGrid, margin: float) -> MaskGrid:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from metaphase.base.arrays import RGB, Floats, Floats32, Points
 from metaphase.detections.matching import suppress
 from metaphase.detections.table import IGNORE, LOOKALIKE, MITOSIS
-from metaphase.networks.cards import OUTPUT_STRIDE_PX, PATCH_PX, RECEPTIVE_PX
+from metaphase.networks.cards import PATCH_PX, outputs_along
 from metaphase.networks.engine.peaks import collect, smoothed
 from metaphase.networks.engine.positions import is_peak, smoothing_reach
 from metaphase.networks.engine.second import ANSWER_PX, FAR, answered_at_once, view_logits
@@ -42,7 +42,7 @@ def dense_logits(network: nn.Module, images: Tensor, numbers: torch.dtype = torc
         logits: Tensor = network(images)
     if logits.ndim == 3:
         return logits.float()
-    rows, columns = ((side - RECEPTIVE_PX) // OUTPUT_STRIDE_PX + 1 for side in images.shape[2:])
+    rows, columns = map(outputs_along, images.shape[2:])
     return (logits[:, 1] - logits[:, 0])[:, :rows, :columns].float()
 
 
@@ -141,8 +141,8 @@ def final_logits(pair: Sequence[nn.Module], pixels: RGB, device: torch.device, p
 
     def window_logits(seen: RGB) -> Floats32:
         images = _as_images(list(seen), [(0, 0)] * 2, device)
-        said = [dense_logits(network, images, torch.float16) for network in pair]
-        return torch.stack(said).mean(dim=0).cpu().numpy()
+        logits = [dense_logits(network, images, torch.float16) for network in pair]
+        return torch.stack(logits).mean(dim=0).cpu().numpy()
 
     at_once = answered_at_once(searched_px(device))
     parts = [
@@ -179,24 +179,24 @@ def teachers_answer(teachers: Sequence[nn.Module], images: Tensor, views: int = 
     Each teacher's logits are the mean over so many `TURNED` views.
     """
     answers = [torch.sigmoid(_by_views(teacher, images, views)) for teacher in teachers]
-    full = max(said.shape[1] for said in answers)
+    full = max(probabilities.shape[1] for probabilities in answers)
     total = torch.zeros((len(images), full, full), device=images.device)
     count = torch.zeros((1, full, full), device=images.device)
-    for said in answers:
-        middle_cells(total, said.shape[1]).add_(said)
-        middle_cells(count, said.shape[1]).add_(1)
+    for probabilities in answers:
+        middle_cells(total, probabilities.shape[1]).add_(probabilities)
+        middle_cells(count, probabilities.shape[1]).add_(1)
     return total / count
 
 
 def _by_views(teacher: nn.Module, images: Tensor, views: int) -> Tensor:
     """Mean logits (n, rows, columns) over the first of the `TURNED` views, each brought back."""
-    said = []
+    turned = []
     for mirrored, turns in TURNED[:views]:
         seen = torch.rot90(images.flip(3) if mirrored else images, turns, (2, 3))
         logits = dense_logits(teacher, seen.contiguous(memory_format=torch.channels_last))
         back = torch.rot90(logits, -turns, (1, 2))
-        said.append(back.flip(2) if mirrored else back)
-    return torch.stack(said).mean(dim=0)
+        turned.append(back.flip(2) if mirrored else back)
+    return torch.stack(turned).mean(dim=0)
 
 
 def middle_cells(cells: Tensor, rows: int) -> Tensor:

@@ -188,9 +188,9 @@ class DenseTraining:
             answers = batch.answers
         else:
             sigma = TEACHER_SMOOTH_UM / (MPP * CELL_PX)
-            said = teachers_answer(self.teachers, batch.pixels, lesson.views)
-            answers = torch.sigmoid(smoothed(torch.logit(said, 1e-6), sigma))
-            cells, yes = (middle_cells(each, answers.shape[1]) for each in (cells, yes))
+            answers = teachers_answer(self.teachers, batch.pixels, lesson.views)
+            answers = torch.sigmoid(smoothed(torch.logit(answers, 1e-6), sigma))
+            cells, yes = (middle_cells(values, answers.shape[1]) for values in (cells, yes))
         labels = torch.where(cells == ANY, answers, yes)
         trust = torch.where(cells == YES, lesson.trust_at_mitoses, lesson.trust)
         trust = trust.masked_fill(batch.sure[:, None, None], 0.0)

@@ -28,7 +28,13 @@ from metaphase.base.stages import Report, silent
 from metaphase.detections.points import OperatingPoint
 from metaphase.images.stain.augmentation import Augmentation
 from metaphase.images.stain.deconvolution import stained_density
-from metaphase.networks.architectures import build_network, centre_crop, parameter_count, patch_probability
+from metaphase.networks.architectures import (
+    build_network,
+    centre_crop,
+    is_finite,
+    parameter_count,
+    patch_probability,
+)
 from metaphase.networks.cards import (
     PATCH_PX,
     ModelCard,
@@ -61,8 +67,8 @@ from metaphase.networks.training.progress import (
 from metaphase.networks.training.protocol import TrainingConfig
 
 STATE_FILE = "last.safetensors"
-CHECK_EVERY, CHECK_EVERY_S = 50, 5.0
-"""Steps, or seconds, between looks at the loss; each look makes a GPU wait."""
+CHECK_EVERY_S = 5.0
+"""Seconds between looks at the loss; each look makes a GPU wait."""
 VALIDATION_BATCH = 512
 AUGMENT_AT_ONCE = 1024
 """Patches that are augmented together."""
@@ -159,7 +165,7 @@ class _Run:
         for images, wanted in self._prepared(feed, batches):
             self._step(images, wanted)
             self.progress.step += 1
-            if self.look.is_due() or self.progress.step % CHECK_EVERY == 0:
+            if self.look.is_due():
                 self._check(len(batches))
         self._check(len(batches))
         return len(batches)
@@ -257,7 +263,7 @@ class _Run:
 
     def _refuse_spoilt_weights(self) -> None:
         """A last update may have spoilt the weights after a loss that was still a number."""
-        if not all(bool(tensor.isfinite().all()) for tensor in self.network.parameters()):
+        if not is_finite(self.network.parameters()):
             raise self._diverged()
 
     def _save(self) -> None:

@@ -156,10 +156,10 @@ def open_store(folder: str | Path) -> PatchStore:
         raise TrainingError(
             f"damaged patch store ({error})", path=folder, next_step="make the patch store again"
         ) from error
-    found = [len(shard) for shard in shards]
-    if found != list(counts) or sum(found) != len(index):
+    held = [len(shard) for shard in shards]
+    if held != list(counts) or sum(held) != len(index):
         raise TrainingError(
-            f"{len(index):,} patches are listed and {sum(found):,} are there",
+            f"{len(index):,} patches are listed and {sum(held):,} are there",
             path=folder,
             next_step="make the patch store again",
         )

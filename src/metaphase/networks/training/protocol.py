@@ -60,7 +60,7 @@ class TrainingProtocol:
 
     def training(self, **more: Any) -> TrainingConfig:
         """The whole training of one network: this protocol, and what only that network has."""
-        shared = {one.name: getattr(self, one.name) for one in fields(TrainingProtocol)}
+        shared = {setting.name: getattr(self, setting.name) for setting in fields(TrainingProtocol)}
         return TrainingConfig(**(shared | more))
 
 

@@ -61,13 +61,13 @@ class Teacher(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits (n, rows / 4, columns / 4)."""
         features = functional.relu6(self._bn0(self._conv_stem(self.scale(images))))
-        found = []
+        taps = []
         for number, block in enumerate(self._blocks):
             features = block(features)
             if number in self.taps:
-                found.append(features)
-        total = self.lateral[-1](found[-1])
-        for lateral, tap in zip(reversed(self.lateral[:-1]), reversed(found[:-1]), strict=True):
+                taps.append(features)
+        total = self.lateral[-1](taps[-1])
+        for lateral, tap in zip(reversed(self.lateral[:-1]), reversed(taps[:-1]), strict=True):
             wide = functional.interpolate(total, size=tap.shape[2:], mode="bilinear", align_corners=False)
             total = wide + lateral(tap)
         logits: Tensor = self.head(self.joined(total))
