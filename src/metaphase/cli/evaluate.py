@@ -274,7 +274,7 @@ def export(
         paper=paper,
     )
     console.warn(*study.warnings)
-    console.say(f"{len(study.key)} patches in {study.folder}, key in {study.key_path}")
+    console.say(f"{len(study.key)} patches in {output}, key in {key}")
 
 
 @observers.command()

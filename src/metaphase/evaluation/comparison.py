@@ -68,7 +68,7 @@ class Cohort:
         return Cohort(chosen, self.source)
 
     def rename_slides(self, points: DetectionSet) -> DetectionSet:
-        """The points with each slide under its case; slides are known as in `rows_by_name`."""
+        """The points with each slide named by its case; slides are known by the names of `rows_by_name`."""
         case_of = self.case_names(points.slides, points.source)
         table = points.table.assign(slide=points.table["slide"].map(case_of).astype(object))
         return replace(points, table=table, slides=tuple(dict.fromkeys(case_of.values())))
@@ -107,12 +107,12 @@ class Cohort:
 
 
 def load_cohort(manifest: str | Path, mpp: float | None = None) -> Cohort:
-    """Read a manifest and complete what it does not say about the pixels from the slides themselves."""
+    """Read a manifest; resolutions and sizes that it does not state are read from the slides."""
     return complete(Cohort(read_manifest(manifest), str(manifest)), mpp)
 
 
 def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> Cohort:
-    """A cohort where there is no manifest: the slides named in the truth, each its own patient."""
+    """The slides named in a truth table that has no manifest, each its own patient."""
     cases = list(slides)
     stems = [case if Path(case).suffix else "" for case in cases]
     manifest = pd.DataFrame(
@@ -122,7 +122,7 @@ def cohort_of(slides: Iterable[str], source: str, mpp: float | None = None) -> C
 
 
 def complete(cohort: Cohort, mpp: float | None = None) -> Cohort:
-    """The cohort with `mpp, width, height, area_mm2`; `mpp` holds for slides of which the manifest has none.
+    """The cohort with `mpp, width, height, area_mm2`; `mpp` is used where the manifest has none.
 
     An area that is not stated is that of the whole image. A slide of unknown resolution is an error:
     distances in micrometres would be a guess.
@@ -148,7 +148,7 @@ def complete(cohort: Cohort, mpp: float | None = None) -> Cohort:
 
 
 def slide_geometry(path: Path) -> dict[str, float]:
-    """`width`, `height` and, where the file states it, `mpp`; nothing where there is no slide to open."""
+    """`width`, `height` and, where the file states it, `mpp` of a slide; empty where it cannot be opened."""
     if not is_slide_there(path):
         return {}
     try:
@@ -162,7 +162,7 @@ def slide_geometry(path: Path) -> dict[str, float]:
 
 
 def fill_geometry(manifest: pd.DataFrame, source: str | Path) -> pd.DataFrame:
-    """The manifest with `mpp, width, height`; what it does not say is asked of the H&E slides."""
+    """The manifest with `mpp, width, height`; missing values are read from the H&E slides."""
     manifest = _with_numbers(manifest, ("mpp", "width", "height"), source)
     unknown = manifest[["mpp", "width", "height"]].isna().any(axis=1) & (manifest["he"] != "")
     for row in manifest.index[unknown]:
@@ -188,7 +188,7 @@ TWIN_UM = 2.5
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: points of the same slides, under the same names, in level-0 pixels."""
+    """Truth and predictions of the same slides, under the same names, in level-0 pixels."""
 
     cohort: Cohort
     truth: DetectionSet
@@ -225,7 +225,7 @@ def load_truth(
 def compare(
     cohort: Cohort, truth: DetectionSet, predictions: DetectionSet, *, missing_as_empty: bool = False
 ) -> Comparison:
-    """Line up truth and predictions of `cohort`; both are already named by case."""
+    """Mitoses and detections on the slides of `cohort`, without exact copies; both are named by case."""
     covered = set(predictions.slides)
     missing = [case for case in cohort.cases if case not in covered]
     if missing and not missing_as_empty:
@@ -270,7 +270,7 @@ def _without_copies(points: DetectionSet) -> tuple[DetectionSet, list[ResultWarn
 
 
 def _twin_warnings(cohort: Cohort, points: DetectionSet) -> list[ResultWarning]:
-    """Detections that have another one suspiciously near."""
+    """A warning where detections have another one suspiciously near."""
     mpp = cohort.mpp_by_case()
     twins = 0
     for slide, rows in points.table.groupby("slide", sort=False):

@@ -61,7 +61,7 @@ def load_pairs(
         frame = rows_at(frame, point.delta, predictions)
     elif (thresholds := frame["threshold"].nunique()) > 1:
         raise TableError(
-            f"counts at {thresholds} thresholds",
+            f"has counts at {thresholds} thresholds",
             path=predictions,
             next_step="give --card, whose operating point is used, or keep the rows of one threshold",
         )
@@ -152,7 +152,7 @@ def _refuse_repeated(frame: pd.DataFrame, columns: list[str], path: Path) -> Non
 
 
 def read_cohort(truth: Path) -> Cohort:
-    """The cohort of a manifest, or of a folder that holds one; its slides are not looked at."""
+    """The cohort of a manifest, or of a folder that holds one; slides are not opened."""
     path = truth / MANIFEST_NAME if truth.is_dir() else truth
     return Cohort(read_manifest(path), str(path))
 
@@ -173,7 +173,7 @@ def with_values(cohort: Cohort, column: str) -> tuple[Cohort, ResultWarnings]:
 
 
 def refuse_other_grades(values: Floats, name: str, source: str) -> None:
-    """Refuse what is no grade."""
+    """Raise unless every value is 1, 2 or 3; `name` and `source` say where the values come from."""
     other = values[~np.isin(values, GRADES)]
     if len(other):
         raise TableError(

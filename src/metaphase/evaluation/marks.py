@@ -137,7 +137,7 @@ _NO_POINTS: tuple[Points, Floats] = (np.zeros((0, 2)), np.zeros(0))
 
 
 class SlideMatch(NamedTuple):
-    """What counts on a slide, in its level-0 pixels."""
+    """Truths and detections of a slide that are not ignored, in level-0 pixels, and which belong together."""
 
     mpp: float
     truths: Points
@@ -181,7 +181,7 @@ class Marked:
         cases: Iterable[str],
         patients: Iterable[str],
     ) -> Self:
-        """From what was matched on each slide."""
+        """Pool matched slides, most probable detections first; `area_mm2` is the area searched on each."""
         probability = np.concatenate([slide.probability for slide in slides])
         matched = np.concatenate([slide.matched for slide in slides])
         distance_um = np.concatenate([slide.distance_um() for slide in slides])
@@ -243,7 +243,7 @@ def matches(
 
 
 def mark(cohort: Cohort, slides: Sequence[SlideMatch], config: MatchingConfig) -> Marked:
-    """Each detection of the slides of the cohort, true or false."""
+    """Pool the matched slides of a cohort; an ignored border does not count as area."""
     manifest = cohort.manifest
     sides = [manifest[name] * manifest["mpp"] / 1000 for name in ("width", "height")]
     inner = np.prod([(side - 2 * config.border_um / 1000).clip(lower=0) for side in sides], axis=0)

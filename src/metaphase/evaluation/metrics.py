@@ -93,7 +93,7 @@ def f1_of_rates(precision: float, recall: float) -> float:
 
 
 def curve(marked: Marked) -> Curve:
-    """Counts at each distinct probability."""
+    """True and false positives at each distinct probability, from the highest down."""
     last = np.flatnonzero(np.diff(marked.probability, append=-1.0))
     true = np.cumsum(marked.found)[last].astype(float)
     return Curve(marked.probability[last], true, last + 1 - true, float(marked.truths.sum()))
@@ -144,7 +144,7 @@ THRESHOLD_RULES: dict[ThresholdRule, Callable[[Curve], tuple[float, float]]] = {
 
 
 def froc(curve: Curve, area_mm2: float) -> dict[float, float]:
-    """Sensitivity at given numbers of false positives per mm2: the best one not above that number."""
+    """The highest sensitivity with at most so many false positives per mm2, for each of `FALSE_PER_MM2`."""
     per_mm2 = ratio(curve.false, area_mm2)
     recall = curve.recall
     return {
@@ -291,7 +291,7 @@ class DetectionMetrics:
         return self.truths - self.true
 
     def row(self) -> dict[str, Any]:
-        """One flat row for a table."""
+        """All values in one flat row; of rates also the limits of the interval."""
         names = ("slides", "patients", "truths", "true", "false", "missed")
         flat: dict[str, Any] = {name: getattr(self, name) for name in names}
         for name in RATES:
@@ -311,7 +311,7 @@ def draw_metrics(marked: Marked, threshold: float, times: Floats) -> dict[str, F
 
 
 def detection_metrics(marked: Marked, threshold: float, config: BootstrapConfig) -> DetectionMetrics:
-    """Compute all metrics; the intervals draw patients."""
+    """All metrics at a probability threshold, with intervals from drawing patients."""
     counted = marked.probability >= threshold
     true, false = int(marked.found[counted].sum()), int((~marked.found[counted]).sum())
     truths, area = int(marked.truths.sum()), float(marked.area_mm2.sum())

@@ -70,7 +70,7 @@ class _Slide(NamedTuple):
 
 
 def check_frame(comparison: Comparison, radius_um: float) -> list[ResultWarning]:
-    """Raise where the predictions are clearly in another frame or unit; return doubts that are less clear."""
+    """Raise if the predictions are clearly in another frame or unit; warn where that is less clear."""
     truth, predictions = by_slide(comparison.truth.table), by_slide(comparison.predictions.table)
     slides = [
         _Slide(mpp, truth[case][0], predictions[case][0])
@@ -300,7 +300,7 @@ Measured = TypeVar("Measured")
 def measure_groups(
     columns: Sequence[str], cohort: Cohort, measure: Callable[[Mask], Measured]
 ) -> dict[str, dict[str, Measured]]:
-    """What is measured of the slides of each value of each manifest column."""
+    """Measure the slides of each value of each manifest column apart."""
     groups: dict[str, dict[str, Measured]] = {}
     for column in columns:
         values = _group_values(cohort.manifest, column, cohort.source)
@@ -325,7 +325,7 @@ def _group_values(manifest: pd.DataFrame, column: str, source: str) -> npt.NDArr
 
 
 def doubts(marked: Marked) -> list[ResultWarning]:
-    """What limits the metrics of marked detections."""
+    """Warnings about what limits the metrics of marked detections."""
     warnings = []
     if not len(marked.probability):
         text = "there are no detections: precision is undefined, F1 is 0"

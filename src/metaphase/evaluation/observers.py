@@ -40,7 +40,7 @@ UNSURE = frozenset({"unsure", "?", "maybe"})
 
 @settings
 class StudyConfig:
-    """What the observer gets to see."""
+    """How many detections and distractors an observer sees, and how large their pictures are."""
 
     detections: NonNegativeInt | None = None
     """Detections drawn at random; None takes all."""
@@ -101,7 +101,7 @@ def plan_study(detections: pd.DataFrame, distractors: pd.DataFrame, config: Stud
 
 
 def read_answers(path: Path, key: pd.DataFrame) -> pd.Series[bool]:
-    """Answers by item, True for mitosis; every item of the key has exactly one."""
+    """Read an answer sheet: by item, True for mitosis; every item of the key must have exactly one answer."""
     frame = read_table(path)
     require_columns(frame, ("item", "answer"), path)
     stated = as_text(frame["item"]).str.strip()
@@ -121,7 +121,7 @@ def read_answers(path: Path, key: pd.DataFrame) -> pd.Series[bool]:
 def judge(
     key: pd.DataFrame, answers: pd.Series[bool], recall: float | None = None, observer: str = "observer"
 ) -> ObserverResult:
-    """The observer's precision of the detector, and the alternative F1 for a recall known otherwise."""
+    """The detector's precision by an observer's answers, and the F1 that follows with a known recall."""
     said = answers.to_numpy(bool)
     real = (key["kind"] == DETECTION).to_numpy(bool)
     precision = proportion(int(said[real].sum()), int(real.sum()))
@@ -180,13 +180,10 @@ number, `mitosis`, `not` or `unsure`, for every row.
 
 @dataclass(frozen=True)
 class ObserverStudy:
-    """Where a study was written, and its key."""
+    """What a blind study asks."""
 
-    folder: Path
-    """For the observer: patches, the answer sheet, what to do."""
-    key_path: Path
-    """Not for the observer."""
     key: pd.DataFrame
+    """One row a patch: `item, kind, slide, x, y, probability`. Not for the observer."""
     warnings: ResultWarnings = ()
     """What the files held that became no point."""
 
@@ -198,7 +195,6 @@ def export_observers(
     *,
     key: Path,
     threshold: float | None = None,
-    mpp: float | None = None,
     config: StudyConfig | None = None,
     paper: bool = False,
 ) -> ObserverStudy:
@@ -209,7 +205,7 @@ def export_observers(
     Distractors are detections below the threshold. `key` is a file outside `output`, which goes to the
     observer whole.
     """
-    config, key_path = config or StudyConfig(), key
+    config = config or StudyConfig()
     if paper:
         if config.detections is not None:
             raise UsageError(
@@ -217,11 +213,11 @@ def export_observers(
                 next_step="leave out how many detections there shall be, or --paper",
             )
         config = replace(config, distractors=0)
-    if output.resolve() in key_path.resolve().parents:
+    if output.resolve() in key.resolve().parents:
         raise UsageError(
-            "the key would lie in the observer's folder", path=key_path, next_step="keep it somewhere else"
+            "the key would lie in the observer's folder", path=key, next_step="keep it somewhere else"
         )
-    cohort = load_cohort(manifest, mpp)
+    cohort = load_cohort(manifest)
     read = cohort.rename_slides(read_detections(detections, mpp=cohort.mpp_by_name())).of_label(MITOSIS)
     points = read.table
     if threshold is None:
@@ -238,8 +234,8 @@ def export_observers(
     _write_patches(planned, cohort, output / PATCHES, config)
     write_table(output / ANSWERS, pd.DataFrame({"item": planned["item"], "answer": ""}))
     write_text(output / "README.txt", _README)
-    write_table(key_path, planned)
-    return ObserverStudy(output, key_path, planned, warnings)
+    write_table(key, planned)
+    return ObserverStudy(planned, warnings)
 
 
 def read_observers(

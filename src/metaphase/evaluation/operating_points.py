@@ -65,10 +65,10 @@ _POINTS: TypeAdapter[dict[PointName, OperatingPoint]] = TypeAdapter(OperatingPoi
 
 
 def save_point(path: str | Path, *new: OperatingPoint, dropped: Sequence[PointName] = ()) -> None:
-    """Put points into the card's thresholds section; all else, but what is dropped, stays as it is.
+    """Write points into the card's section `thresholds`, and remove those that are dropped; all else stays.
 
-    So do the numbers of its search that are not stated now. Points that would need two searches of a slide
-    are refused.
+    A new point keeps the former numbers of the search (`suppress_um`, `smooth_um`) where it states none.
+    Points that would need two searches of a slide are refused.
     """
     path = Path(path)
     card = _load(path) if path.exists() else {}
@@ -256,14 +256,14 @@ Found = Mapping[str, "pd.DataFrame"]
 
 @dataclass(frozen=True)
 class Bench:
-    """Slides of one split with what is to be found on them."""
+    """Slides of one split with their mitoses."""
 
     cohort: Cohort
     truth: DetectionSet
     matching: MatchingConfig
 
     def mark(self, found: Found) -> Marked:
-        """Each detection marked true or false; slides are those of `found`, all of which must be covered."""
+        """Mark each detection true or false; `found` must cover every slide of the split."""
         parts = [table.assign(slide=case) for case, table in found.items()]
         by_folder = detection_set(pd.concat(parts, ignore_index=True), tuple(found))
         predictions = self.cohort.rename_slides(by_folder)  # folders are not called as every case is
@@ -286,7 +286,7 @@ def bench_of(cohort: pd.DataFrame, reference: pd.DataFrame, split: str, matching
 def measure(
     validation: Marked, test: Marked, centres: list[str], rule: ThresholdRule = "steady"
 ) -> dict[str, Any]:
-    """Plain values from which every table and curve of a network is made.
+    """Plain values of one network, from which its tables and curves are made.
 
     Counts a slide at the threshold of the validation slides that the rule takes, and on the grid of them.
     """

@@ -174,7 +174,7 @@ def patient_recall(part: Marked, threshold: float) -> float:
 
 
 def group_figures(part: Marked, threshold: float, samples: int) -> dict[str, Any]:
-    """Figures of one group at one point."""
+    """Metrics of one group at one threshold, as a card states them."""
     figures = detection_metrics(part, threshold, BootstrapConfig(samples=samples))
     return {
         "images": figures.slides,
@@ -190,7 +190,7 @@ def group_figures(part: Marked, threshold: float, samples: int) -> dict[str, Any
 
 @dataclass(frozen=True)
 class PairConfig:
-    """How a pair is chosen and measured."""
+    """Settings by which operating points of a pair are chosen and measured."""
 
     radius_um: float
     suppress_um: float

@@ -135,7 +135,7 @@ def draw_tumour(case: Case) -> Tumour:
 
 @dataclass(frozen=True)
 class Fields:
-    """Values at the asked positions; memberships are above 0 inside and about 1 well inside."""
+    """Values at requested positions; memberships are above 0 inside and about 1 well inside."""
 
     tissue: Array
     tumour: Array
@@ -147,12 +147,12 @@ class Fields:
     """Above 0 in the slit between a nest that has drawn back and its stroma."""
 
     def each(self, change: Callable[[Array], Array]) -> Fields:
-        """All fields, each changed alike."""
+        """Apply a function to every field."""
         return Fields(*(change(getattr(self, name)) for name in self.__dataclass_fields__))
 
 
 class Architecture:
-    """All fields of one case."""
+    """The smooth fields that decide what lies where in one case."""
 
     def __init__(self, case: Case) -> None:
         self.case = case

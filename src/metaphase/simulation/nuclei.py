@@ -51,7 +51,7 @@ def ridge(values: Array, width: float) -> Array:
 
 
 def blur(picture: Array, sigma: float) -> Array:
-    """Gaussian blur; nothing for a sigma too small to see."""
+    """Gaussian blur; a sigma below 0.2 px changes nothing."""
     if sigma < 0.2:
         return picture
     return cv2.GaussianBlur(picture, (0, 0), sigma, borderType=cv2.BORDER_REFLECT)

@@ -23,7 +23,7 @@ ANSWER_OF_CATEGORY = {"brown_nucleus": NOT, "mitosis": MITOSIS}
 
 @settings
 class Observer:
-    """A person with known error rates."""
+    """A simulated observer with known error rates."""
 
     name: Annotated[str, Field(min_length=1)]
     missed: Share = 0.08
