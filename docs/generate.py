@@ -18,7 +18,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from metaphase.analysis.record import SCHEMA, summary_schema
+from metaphase.reports.record import SCHEMA, summary_schema
 
 ROOT = Path(__file__).parents[1]
 NOT_HERE = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(?:docs|[A-Z]+\.md|recipes[^)]*|src[^)]*)\)")

@@ -98,7 +98,6 @@ def python() -> Iterator[tuple[str, str]]:
 
 def formats() -> Iterator[tuple[str, str]]:
     """Every format of ours with its version, and of others those that are read or written."""
-    from metaphase.analysis.record import SCHEMA, summary_schema
     from metaphase.counting.sites import SiteProfile
     from metaphase.detections.files import FORMATS
     from metaphase.detections.table import COLUMNS
@@ -106,6 +105,7 @@ def formats() -> Iterator[tuple[str, str]]:
     from metaphase.labels.observers.store import VERSION as ANSWERS
     from metaphase.labels.registration.transform import VERSION as TRANSFORM
     from metaphase.networks.cards import ModelCard
+    from metaphase.reports.record import SCHEMA, summary_schema
 
     yield "summary.json", f"schema {SCHEMA}: {joined(summary_schema()['properties'])}"
     yield "detections.parquet", joined(COLUMNS)

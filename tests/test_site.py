@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import metaphase as mp
-from metaphase.analysis.record import summary_schema
+from metaphase.reports.record import summary_schema
 
 ROOT = Path(__file__).parents[1]
 

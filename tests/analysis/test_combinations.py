@@ -34,7 +34,6 @@ from metaphase.analysis import slide as slide_stages
 from metaphase.analysis.cohort import CohortSlide
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.record import (
-    SlideFindings,
     SlideResult,
     file_of,
     formats_in,
@@ -62,6 +61,7 @@ from metaphase.networks.engine.settings import EngineConfig
 from metaphase.reports.cohort import read_rows
 from metaphase.reports.pages import number as shown_number
 from metaphase.reports.pages import probability_text, sentence
+from metaphase.reports.record import SlideFindings
 from metaphase.reports.slide.inputs import ReportInput
 from metaphase.slides.opening import SlideSource
 from metaphase.web.access import Access, Guard
@@ -810,4 +810,5 @@ def test_a_full_disk_at_any_write_of_a_review_loses_nothing(
 
 def plain_report(path: Path, _slide: object, content: ReportInput) -> None:
     """What the page says, without its pictures."""
-    write_text(path, f"{content.score}\n{content.detections.to_csv()}")
+    record = content.record.model_copy(update={"seconds": {}})
+    write_text(path, f"{record}\n{content.detections.to_csv()}")

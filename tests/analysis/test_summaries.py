@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from metaphase.analysis.record import SCHEMA as SCHEMA_VERSION
-from metaphase.analysis.record import load_result, summary_schema, write_stored
+from metaphase.analysis.record import load_result, write_stored
 from metaphase.networks.detector import load_detector
+from metaphase.reports.record import summary_schema
 from tests.analysis.test_detection import detected
 
 TYPES = {

@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 import metaphase as mp
-from metaphase.analysis.record import summary_schema
 from metaphase.base.settings import qupath_scripts
 from metaphase.cli.main import app
 from metaphase.detections.formats.contract import HOTSPOT, NAMES
 from metaphase.detections.table import BELOW, LOOKALIKE, MITOSIS
+from metaphase.reports.record import summary_schema
 from tests.analysis.conftest import he_slide, model
 
 __all__ = ["he_slide", "model"]

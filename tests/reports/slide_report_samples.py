@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from metaphase.base.arrays import Box
-from metaphase.counting.clinical import Count, Likely, SlideCount, count_slide, slide_density
+from metaphase.counting.clinical import Count, Likely, SlideCount, count_slide
 from metaphase.counting.likely import LaboratoryPrior
 from metaphase.counting.regions import ANYWHERE, Scope
 from metaphase.counting.specimen import CountConfig
-from metaphase.counting.spread import DensityMap
+from metaphase.detections.points import StatedPoints
+from metaphase.detections.table import MITOSIS
 from metaphase.images.tissue.finding import TissueMask
+from metaphase.reports.record import SlideRecord
 from metaphase.reports.slide import ReportInput, slide_page
 from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Level, Resolution, Slide, SlideInfo
 
 LIKELY = CountConfig(prior=LaboratoryPrior())
 """Counted as without a model, and with an interval."""
+UNTUNED_POINTS = {"mitoses": {"delta": 1.0}, "count": {"delta": 0.8}}
+"""Nothing is listed below the threshold of the count."""
 VOID = {"meta", "img", "input", "br", "link"}
 CARD = {
     "name": "cnn5-simulated",
@@ -64,19 +69,31 @@ def random_points(count: int, slide: Slide, seed: int = 1) -> pd.DataFrame:
 def result_for(
     slide: Slide, points: pd.DataFrame, tissue: TissueMask | None = None, /, **fields: Any
 ) -> ReportInput:
-    """A report's input with the score that grading gives; `fields` replace others."""
+    """A report's input with the count that grading gives; `fields` of the record replace others."""
     tissue = tissue if tissue is not None else full_tissue(slide)
-    given: dict[str, Any] = {"card": CARD} | fields
-    if "score" not in given:
-        given["score"] = score_of(slide, points, tissue, CountConfig(), given.get("points"))
-    if "density" not in given:
-        config = given["score"].config
-        given["density"] = slide_density(usable(points), mpp=slide.mpp, tissue=tissue, config=config)
-    return ReportInput(tissue=tissue, detections=points, **given)
+    points = points if "label" in points else points.assign(label=MITOSIS)
+    card, stated = fields.pop("card", CARD), fields.pop("points", UNTUNED_POINTS)
+    score = fields.pop("score", None) or score_of(slide, points, tissue, CountConfig(), stated)
+    record = SlideRecord.model_construct(**record_of(slide, score, tissue, stated, card) | fields)
+    return ReportInput(record, tissue, points, card)
 
 
-def usable(points: pd.DataFrame) -> pd.DataFrame:
-    return points[np.isfinite(points.select_dtypes("number").to_numpy(float)).all(axis=1)]
+def record_of(
+    slide: Slide, score: SlideCount, tissue: TissueMask, stated: Mapping[str, Any], card: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All fields of a record of a slide with this count."""
+    mpp = slide.info.resolution.mpp if slide.info.resolution else None
+    about = {"name": slide.name, "slide": slide.name, "mpp": mpp, "mpp_source": "flag", "stain": None}
+    size = {"width": slide.width, "height": slide.height, "tissue_mm2": tissue.area_mm2}
+    deltas = {"threshold": score.config.threshold, "detection_threshold": stated["mitoses"]["delta"]}
+    model = {"model": {"name": card.get("name")}, "operating_points": StatedPoints(**stated)}
+    rest = {"detections": 0, "atypical": None, "search": "", "seconds": {}, "versions": {}}
+    return {**dict(score), **about, **size, **deltas, **model, **rest}
+
+
+def changed(result: ReportInput, **fields: Any) -> ReportInput:
+    """The same with other values in its record."""
+    return replace(result, record=result.record.model_copy(update=fields))
 
 
 def score_of(
@@ -87,9 +104,9 @@ def score_of(
     stated: Mapping[str, Any] | None = None,
     scope: Scope = ANYWHERE,
 ) -> SlideCount:
-    listed = (stated or {}).get("mitoses", {}).get("delta")
+    listed = (stated or UNTUNED_POINTS)["mitoses"]["delta"]
     about: dict[str, Any] = {"tissue": tissue, "config": config, "listed": listed, "scope": scope}
-    return count_slide(usable(points), mpp=slide.mpp, **about)
+    return count_slide(points, mpp=slide.mpp, **about)
 
 
 def unknown(score: SlideCount) -> SlideCount:
@@ -98,10 +115,6 @@ def unknown(score: SlideCount) -> SlideCount:
     changed: dict[str, Any] = {"proliferation": nan, "counted_mm2": nan, "area_mm2": nan}
     changed |= {"heterogeneity": {"gini": nan}}
     return score.model_copy(update=changed)
-
-
-def unknown_density() -> DensityMap:
-    return DensityMap(np.full((3, 4), np.nan, np.float32), 0.0, 0.0, 400.0)
 
 
 def likely_of(low: int, high: int, **fields: Any) -> Likely:

@@ -16,7 +16,9 @@ from tests.reports.test_slide_report_cohort import FOCUS, row, write_index
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     slide = noisy_slide(1200, 900)
     result = result_for(slide, random_points(60, slide), warnings=(FOCUS,))
-    return write_slide_report(tmp_path_factory.mktemp("browser") / "slide é #1.html", slide, result)
+    path = tmp_path_factory.mktemp("browser") / "slide é #1.html"
+    write_slide_report(path, slide, result)
+    return path
 
 
 class Tab:

@@ -54,8 +54,9 @@ def as_points(values: list[float], threshold: float = 0.8, hotspot_every: int = 
     counted = probability >= threshold
     inside = counted & (np.arange(len(probability)) % hotspot_every == 0)
     position = np.arange(len(probability), dtype=float)
-    said, open_ = ("",) * len(probability), ~counted & (probability >= threshold / 2)
-    return Points(position, position, probability, probability, said, counted, inside, open_, probability, 0)
+    table = pd.DataFrame({"x": position, "y": position, "probability": probability, "counted": counted})
+    open_ = ~counted & (probability >= threshold / 2)
+    return Points(table.assign(in_hotspot=inside, to_look_at=open_), probability, 0)
 
 
 def pixels_of(uri: str) -> np.ndarray:
@@ -68,19 +69,23 @@ def test_the_gallery_shows_what_matters(values: list[float], threshold: float, e
     keys = {"Counted, in the hotspot": "hotspot", "Not counted: nearest below the threshold": "under",
             "To be looked at, in the hotspot": "open"}  # fmt: skip
     choices = {keys.get(title, title): indices for title, indices, _ in choose(points)}
+    table = points.table
+    probability, counted, open_ = (
+        table[name].to_numpy() for name in ("probability", "counted", "to_look_at")
+    )
     every_index = np.concatenate([*choices.values(), np.array([], int)])
     assert len(set(every_index)) == len(every_index)
     for indices in choices.values():
-        assert (np.diff(points.probability[indices]) <= 0).all()
+        assert (np.diff(probability[indices]) <= 0).all()
     hotspot = choices.get("hotspot", [])
-    assert len(hotspot) == min(HOTSPOT_MOST, int(points.in_hotspot.sum()))
-    under = points.probability[choices["under"]] if "under" in choices else np.array([])
-    rest = points.probability[~points.counted & ~points.to_look_at]
+    assert len(hotspot) == min(HOTSPOT_MOST, int(table["in_hotspot"].sum()))
+    under = probability[choices["under"]] if "under" in choices else np.array([])
+    rest = probability[~counted & ~open_]
     assert list(under) == list(rest[:BORDERLINE_MOST])
-    assert list(choices.get("open", [])) == list(np.flatnonzero(points.to_look_at)[:LOOK_MOST])
-    if points.counted.any():  # the least certain of the counted is always shown
-        assert np.flatnonzero(points.counted)[-1] in every_index
-    assert all(points.counted[choices[key]].all() for key in choices if key not in ("under", "open"))
+    assert list(choices.get("open", [])) == list(np.flatnonzero(open_)[:LOOK_MOST])
+    if counted.any():  # the least certain of the counted is always shown
+        assert np.flatnonzero(counted)[-1] in every_index
+    assert all(counted[choices[key]].all() for key in choices if key not in ("under", "open"))
 
 
 @given(probabilities, st.floats(0, 1))
@@ -88,10 +93,10 @@ def test_the_histogram_holds_every_detection_once(values: list[float], threshold
     points = as_points(values, threshold)
     histogram = histogram_of(points.network, threshold)
     numbers = [int(bar["text"].split()[0]) for bar in histogram["bars"]]
-    assert sum(numbers) == len(points)
+    assert sum(numbers) == len(points.table)
     counted = sum(int(bar["text"].split()[0]) for bar in histogram["bars"] if bar["counted"])
     if threshold < 1:  # the last bin reaches to 1 and takes the ones with it
-        assert counted == points.counted.sum()
+        assert counted == len(points.counted)
     assert all(0 <= bar["y"] <= histogram["height"] and bar["width"] > 0 for bar in histogram["bars"])
 
 
@@ -111,8 +116,8 @@ def test_crops_are_centred_on_their_detection(mpp: float) -> None:
     slide = ArraySlide(np.full((900, 1000, 3), 230, np.uint8), mpp)
     x, y, radius = 411, 388, round(3 / mpp)
     slide._pixels[y - radius : y + radius, x - radius : x + radius] = 20
-    points = shown_points(result_for(slide, pd.DataFrame({"x": [x], "y": [y], "probability": [0.95]})))
-    ((_, (crop,), _),) = gallery_of(slide, points, Frame(slide.bounds), None)
+    result = result_for(slide, pd.DataFrame({"x": [x], "y": [y], "probability": [0.95]}))
+    ((_, (crop,), _),) = gallery_of(slide, shown_points(result), result.record, Frame(slide.bounds), None)
     dark = np.argwhere(pixels_of(crop.image).mean(axis=2) < 120)
     assert np.allclose(dark.mean(axis=0) + 0.5, 128, atol=1)
     assert np.ptp(dark, axis=0) == pytest.approx([23, 23], abs=2)  # 6 um at 0.25 um/px
@@ -165,15 +170,16 @@ def test_the_closeup_marks_the_mitoses_of_the_hotspot() -> None:
     points = random_points(40, slide)
     result = result_for(slide, points)
     usable = shown_points(result)
-    closeup = closeup_of(slide, result, usable)
+    table = usable.table
+    closeup = closeup_of(slide, result.record, usable)
     assert closeup is not None
-    hotspot = result.score.hotspot
-    inside = np.hypot(usable.x - hotspot.x, usable.y - hotspot.y) <= hotspot.radius_px
-    assert (inside & usable.counted).sum() == hotspot.count
-    assert usable.in_hotspot.sum() == result.score.count > hotspot.count, "of so little tissue all is counted"
+    hotspot = result.record.hotspot
+    inside = np.hypot(table.x - hotspot.x, table.y - hotspot.y) <= hotspot.radius_px
+    assert (inside & table.counted).sum() == hotspot.count
+    assert table.in_hotspot.sum() == result.record.count > hotspot.count, "of so little tissue all is counted"
     marked = {number - 1 for number, _, _ in closeup["rings"]}
-    assert set(np.flatnonzero(inside & usable.counted)) <= marked
-    assert all(usable.counted[index] for index in marked)
+    assert set(np.flatnonzero(inside & table.counted)) <= marked
+    assert all(table.counted[index] for index in marked)
 
 
 def test_pictures_keep_within_their_budget() -> None:
@@ -247,6 +253,6 @@ def test_the_notice_says_what_the_model_is_for(card: dict[str, object], title: s
 
 def test_points_are_sorted_and_flagged() -> None:
     slide = noisy_slide()
-    points = shown_points(result_for(slide, random_points(50, slide), full_tissue(slide)))
+    points = shown_points(result_for(slide, random_points(50, slide), full_tissue(slide))).table
     assert (np.diff(points.probability) <= 0).all()
     assert (points.counted == (points.probability >= 0.8)).all()

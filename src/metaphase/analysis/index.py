@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from metaphase.analysis.record import COUNTS, INDEX, REPORT, SCHEMA, SlideResult, load_result
+from metaphase.analysis.record import COUNTS, INDEX, REPORT, SlideResult, load_result
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarning
 from metaphase.base.files import explained, refuse_link, stored_path, write_text
 from metaphase.base.foreign import is_file
@@ -32,6 +32,7 @@ from metaphase.detections.files import joined, result_folders, write_detections
 from metaphase.detections.table import CANDIDATES, DETECTIONS, OPERATING_POINTS, SUMMARY, DetectionSet
 from metaphase.labels.observers.positions import ANSWERS
 from metaphase.reports.cohort import ROWS, methods_text, read_rows, write_cohort_index, write_rows
+from metaphase.reports.record import SCHEMA
 from metaphase.version import __version__
 
 ASKED = "cohort.json"

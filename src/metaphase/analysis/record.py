@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from metaphase.base.arrays import Box
 from metaphase.base.errors import MetaphaseError, ResultWarnings, SlideError, UsageError
@@ -33,20 +33,18 @@ from metaphase.base.provenance import CHECK, FileContent, account_of, fingerprin
 from metaphase.base.remote import RemotePath, location
 from metaphase.base.stages import kept_key, note_of
 from metaphase.base.tables import named, read_table, require_columns, tails
-from metaphase.base.typed import Kind, Number, Stored, read_typed
-from metaphase.counting.clinical import AtypicalShare, Count, Likely, SlideCount
+from metaphase.base.typed import Kind, Stored, read_typed
+from metaphase.counting.clinical import Count, Likely
 from metaphase.counting.sites import SiteProfile, load_profile, save_profile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import known_formats, result_folders
 from metaphase.detections.points import StatedPoints
 from metaphase.detections.table import DETECTIONS, SUMMARY
 from metaphase.images.tissue.finding import TissueMask, load_tissue
-from metaphase.labels.observers.positions import Share
 from metaphase.reports.pages import jpeg_uris, render
+from metaphase.reports.record import SCHEMA, SlideFindings, SlideRecord
 from metaphase.slides.opening import SlideSource, is_slide_there
 
-SCHEMA = 4
-"""Of summary.json: raised when its keys change their meaning."""
 SEARCH, SETTINGS, SITE, REVIEWED, COUNT = (
     "search.parquet",
     "settings.json",
@@ -110,93 +108,6 @@ class SlideSettings(Stored):
     """Formats asked for, Parquet apart."""
     probability_map: bool
     """Whether the probabilities were asked for."""
-
-
-class SlideFindings(SlideCount):
-    """The count of a slide, and what is listed there."""
-
-    detections: int
-    """Detections at or above the threshold of the list."""
-    atypical: AtypicalShare | None
-    """Share of atypical mitotic figures; null where no network judged it."""
-
-
-class CountedSlide(SlideFindings):
-    """What count.json holds: the findings in force, and where people looked those without them."""
-
-    review: tuple[Share, ...] = ()
-    """What each observer looked at; empty where nobody did."""
-    machine: SlideFindings | None = None
-    """Of a reviewed slide: the findings without the review."""
-
-    @property
-    def unreviewed(self) -> SlideFindings:
-        """The findings without any review."""
-        return self if self.machine is None else self.machine
-
-
-class SlideRecord(CountedSlide):
-    """The result of `metaphase detect` for one slide."""
-
-    version: Annotated[int, Field(alias="schema")] = SCHEMA
-    """Version of this format."""
-    name: Annotated[str, Field(min_length=1)]
-    """Name of the slide, and of its folder."""
-    slide: str
-    """Path of the slide, as it was given."""
-    width: Annotated[int, Field(gt=0)]
-    """Width of level 0, in pixels."""
-    height: Annotated[int, Field(gt=0)]
-    """Height of level 0, in pixels."""
-    mpp: Annotated[float, Field(gt=0)]
-    """Micrometres per level-0 pixel."""
-    mpp_source: str
-    """Who stated it: the file (`metadata`) or the user (`flag`)."""
-    stain: str | None
-    """The stain that the image shows."""
-    tissue_mm2: Number
-    """Tissue that was searched."""
-    threshold: float
-    """Threshold of the count."""
-    detection_threshold: float
-    """Threshold of the list of detections."""
-    operating_points: StatedPoints
-    """Both thresholds, with what belongs to them."""
-    model: dict[str, Any]
-    """The part of the model's card that identifies it: name, network, checksums."""
-    search: str
-    """Key of the search that it rests on."""
-    answers: str = ""
-    """Of a reviewed slide: a key that tells the answers in force from others."""
-    device: str | None = None
-    """The device that searched."""
-    arithmetic: str | None = None
-    """The arithmetic of the search."""
-    seconds: dict[str, float]
-    """Seconds by part of the work."""
-    versions: dict[str, str]
-    """What computed the search."""
-    files: tuple[str, ...] = ()
-    """Files in the slide's folder."""
-
-    def plain(self) -> dict[str, Any]:
-        """As summary.json has it: the cases of operating points are in the model's card."""
-        plain = self.model_dump(mode="json", by_alias=True, exclude={"operating_points"})
-        return plain | {"operating_points": brief_points(self.operating_points)}
-
-
-def brief_points(points: StatedPoints) -> dict[str, Any]:
-    """Operating points without the cases that they were tuned on."""
-    cases = {"cases", "patients", "laboratories"}
-    return points.model_dump(mode="json", exclude={"mitoses": cases, "count": cases})
-
-
-def summary_schema() -> dict[str, Any]:
-    """The JSON Schema of `summary.json`."""
-    schema = SlideRecord.model_json_schema(mode="serialization")
-    described = "Checksum of the other keys: a file that was edited is refused."
-    schema["properties"][CHECK] = {"type": "string", "description": described}
-    return schema
 
 
 def read_stored(path: Path, kind: type[Kind]) -> Kind:

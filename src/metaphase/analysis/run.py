@@ -19,7 +19,6 @@ from metaphase.analysis.record import (
     SEARCH,
     SlideResult,
     SlideSettings,
-    brief_points,
     save_settings,
     site_key,
 )
@@ -53,6 +52,7 @@ from metaphase.images.tissue.finding import save_tissue
 from metaphase.labels.observers.positions import ANSWERS
 from metaphase.networks.cards import current_versions
 from metaphase.networks.detector import ReadyDetector
+from metaphase.reports.record import brief_points
 from metaphase.slides.archive import is_remote
 from metaphase.slides.dicom import is_dicom
 

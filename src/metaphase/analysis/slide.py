@@ -24,8 +24,6 @@ from metaphase.analysis.record import (
     AGAIN,
     COUNT,
     COUNT_DICOM,
-    COUNTS,
-    INDEX,
     PROBABILITIES,
     PROBABILITIES_DICOM,
     REPORT,
@@ -33,9 +31,6 @@ from metaphase.analysis.record import (
     SEARCH,
     SETTINGS,
     SITE,
-    CountedSlide,
-    SlideFindings,
-    SlideRecord,
     SlideResult,
     SlideSettings,
     file_of,
@@ -73,7 +68,7 @@ from metaphase.base.stages import (
     stage_states,
 )
 from metaphase.base.tables import Remark, read_table, write_table
-from metaphase.counting.clinical import SlideCount, atypical_share, count_slide, slide_density
+from metaphase.counting.clinical import SlideCount, atypical_share, count_slide
 from metaphase.counting.regions import Region, Scope
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
@@ -96,6 +91,7 @@ from metaphase.images.tissue.finding import TissueMask, load_tissue
 from metaphase.labels.observers.positions import ANSWERS, Mark, PositionLog, Share, reviewed_detections
 from metaphase.labels.observers.store import Given
 from metaphase.reports.dicom import write_count, write_probabilities
+from metaphase.reports.record import CountedSlide, SlideFindings, SlideRecord
 from metaphase.reports.slide import write_slide_report
 from metaphase.reports.slide.inputs import ReportInput
 from metaphase.slides.opening import SlideSource
@@ -300,27 +296,8 @@ class SearchedSlide:
         marks: tuple[tuple[str, float, float, str, str], ...],
     ) -> Facts:
         """Write the HTML report, with what people marked: kind, position, text and observer."""
-        counted, table, asked = self._counted(), self._table(), self.settings
-        about: dict[str, Any] = {"tissue": self._tissue, "config": asked.counting, "scope": counted.scope}
-        density = slide_density(table, mpp=self._facts["mpp"], **about)
-        content = ReportInput(
-            tissue=self._tissue,
-            detections=table,
-            score=counted,
-            density=density,
-            card=card,
-            points=points,
-            warnings=self._warnings(counted),
-            timings=self._facts["seconds"],
-            stain=self._facts["stain"],
-            name=name,
-            versions=self._facts.get("versions", {}),
-            review=tuple(map(str, counted.review)),
-            mpp=self._facts["mpp"],
-            links={"All slides": f"../{INDEX}", "Counts as a table": f"../{COUNTS}"},
-            marks=tuple(Mark(who, kind, x, y, text) for kind, x, y, text, who in marks),
-            atypical=counted.atypical,
-        )
+        marked = tuple(Mark(who, kind, x, y, text) for kind, x, y, text, who in marks)
+        content = ReportInput(self._record(), self._tissue, self._table(), card, marked)
         with self.source.open() as slide:
             slide.flaws = []  # pictures show what is there
             write_slide_report(self.folder / REPORT, slide, content)

@@ -273,6 +273,11 @@ class SlideCount(Count):
     """Where people say that figures count: regions, and a place of the count."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether all of the slide is counted, because it has less tissue than a hotspot."""
+        return self.scope.place is None and self.area_mm2 < self.config.area_mm2
+
+    @property
     def counted_config(self) -> CountConfig:
         """The settings with area and fields of what is counted."""
         return counted_config(self.config, self.scope)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metaphase.base.errors import ResultWarning, ResultWarnings, unique
 from metaphase.base.files import write_text
-from metaphase.counting.clinical import count_text
+from metaphase.counting.clinical import SlideCount, count_text
 from metaphase.counting.spread import edge_bands
+from metaphase.labels.observers.positions import NOTE
 from metaphase.reports.pages import render, sentence
-from metaphase.reports.slide.inputs import Points, ReportInput, facts_of, mpp_text, shown_points, size_mm
+from metaphase.reports.slide.inputs import ReportInput, facts_of, mpp_text, shown_points, size_mm
 from metaphase.reports.slide.pictures import RING_UNITS, closeup_of, gallery_of, histogram_of, overview_of
 from metaphase.slides.contract import Slide
-
-if TYPE_CHECKING:
-    from metaphase.counting.clinical import SlideCount
 
 # ---- the count and its interval on a line that is cut where one score ends and the next begins ----
 
@@ -63,59 +61,53 @@ def notice_of(card: Mapping[str, Any]) -> tuple[str, str] | None:
 # ---- the report of one slide ----
 
 
-def write_slide_report(path: Path, slide: Slide, result: ReportInput) -> Path:
+def write_slide_report(path: Path, slide: Slide, result: ReportInput) -> None:
     """Write the report of `slide` as one HTML file that opens offline, whole or not at all.
 
     Pictures are cut from the slide and stay within a budget, so the file stays below about 5 MB whatever the
     size of the slide and the number of detections. A slide without a known resolution is an error.
     """
     write_text(path, slide_page(slide, result))
-    return Path(path)
 
 
 def slide_page(slide: Slide, result: ReportInput) -> str:
     """The report as HTML text."""
-    points = shown_points(result)
+    record, points = result.record, shown_points(result)
+    counted_px = points.counted[["x", "y"]].to_numpy(float)
     overview = overview_of(slide, result, points)
-    closeup = closeup_of(slide, result, points)
-    groups = gallery_of(slide, points, overview["frame"], closeup["frame"] if closeup else None)
+    closeup = closeup_of(slide, record, points)
+    groups = gallery_of(slide, points, record, overview["frame"], closeup["frame"] if closeup else None)
+    front = edge_bands(counted_px, result.tissue) if len(counted_px) and not record.scope.regions else None
     return render(
         "slide.html",
         "slide.js",
-        name=result.name or slide.name,
-        result=result,
-        score=result.score,
+        score=record,
         points=points,
-        counted=int(points.counted.sum()),
-        above=int((points.network >= result.threshold).sum()),
-        scale=score_scale(result.score),
+        counted=len(counted_px),
+        above=int((points.network >= record.threshold).sum()),
+        scale=score_scale(record),
         size=size_mm(slide),
         mpp=mpp_text(slide),
         notice=notice_of(result.card),
-        warnings=_warnings(slide, result, points),
+        warnings=_warnings(slide, result),
+        notes=[mark for mark in result.marks if mark.kind == NOTE],
         overview=overview,
-        small=result.is_small,
+        small=record.is_small,
         closeup=closeup,
         ring_units=RING_UNITS,
         groups=groups,
-        shown={crop.index + 1 for _, crops, _ in groups for crop in crops},
-        histogram=histogram_of(points.network, result.threshold),
-        front=list(edge_bands(points.counted_px, result.tissue).itertuples())
-        if points.counted.any() and not result.score.scope.regions
-        else [],
+        shown={crop.number for _, crops, _ in groups for crop in crops},
+        histogram=histogram_of(points.network, record.threshold),
+        front=[] if front is None else list(front.itertuples()),
         facts=facts_of(slide, result, points),
     )
 
 
-def _warnings(slide: Slide, result: ReportInput, points: Points) -> ResultWarnings:
+def _warnings(slide: Slide, result: ReportInput) -> ResultWarnings:
     """Each different warning once, and each piece of advice with the first that calls for it."""
-    found = [*result.warnings, *slide.info.warnings, *result.tissue.warnings, *result.score.warnings]
-    if points.dropped:
-        text = f"{points.dropped} detections without a finite position or probability are left out"
-        found.append(ResultWarning("points-left-out", text))
     given: set[str] = set()
     shown = []
-    for warning in unique(found):
+    for warning in unique((*result.record.warnings, *slide.info.warnings, *result.tissue.warnings)):
         advice = "" if warning.next_step in given else warning.next_step
         given.add(advice)
         shown.append(ResultWarning(warning.code, sentence(warning.text), sentence(advice)))

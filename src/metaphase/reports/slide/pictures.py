@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import shapely
 
 from metaphase.base.arrays import RGB, Box, Floats, Floats32, Integers
+from metaphase.counting.clinical import slide_density
+from metaphase.counting.spread import DensityMap
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, data_uri, dots_path, encode_png, jpeg_uris, scale_bar
-from metaphase.reports.slide.inputs import Points, ReportInput, drawable
+from metaphase.reports.record import SlideRecord
+from metaphase.reports.slide.inputs import Points, ReportInput, drawn_hotspot
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import cut_square
-
-if TYPE_CHECKING:
-    from metaphase.counting.spread import DensityMap
 
 # ---- the whole slide ----
 
@@ -40,50 +40,43 @@ LEGEND_STOPS = 9
 
 def overview_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any]:
     """The thumbnail, and the layers over it."""
-    frame = Frame(slide.bounds)
+    record, frame = result.record, Frame(slide.bounds)
     longest = max(slide.bounds.width, slide.bounds.height)
-    thumbnail = slide.thumbnail(min(THUMBNAIL_PX, longest))
-    shown = np.flatnonzero(points.counted)[:MAX_DOTS]
-    whole = closeup_box(slide, result) == slide.bounds
+    dots = points.counted[:MAX_DOTS]
+    circles = counted_circles(record, frame)
+    about: dict[str, Any] = {"mpp": record.mpp, "config": record.config, "scope": record.scope}
+    density = slide_density(result.detections, tissue=result.tissue, **about)
     return {
         "frame": frame,
-        "image": jpeg_uris([thumbnail], THUMBNAIL_BYTES)[0],
+        "image": jpeg_uris([slide.thumbnail(min(THUMBNAIL_PX, longest))], THUMBNAIL_BYTES)[0],
         "outline": outline_path(result.tissue, frame),
-        "heat": heat_of(result.density, frame),
-        "hotspot": hotspot_circle(result, frame),
-        "circles": counted_circles(result, frame),
-        "regions": region_paths(result, frame),
-        "dots": dots_path(frame.position(points.x[shown], points.y[shown])),
-        "dots_left_out": int(points.counted.sum()) - len(shown),
-        "crowded": len(shown) >= CROWDED_DOTS,
+        "heat": heat_of(density, frame),
+        "circles": circles,
+        "beyond": len(circles) == 1 and frame.within(circles[0]),
+        "regions": region_paths(record, frame),
+        "dots": dots_path(frame.position(dots["x"], dots["y"])),
+        "dots_left_out": len(points.counted) - len(dots),
+        "crowded": len(dots) >= CROWDED_DOTS,
         "bar": scale_bar(frame, slide.mpp),
-        "rings": rings_in(frame, points) if whole else [],
+        "rings": rings_in(frame, points) if closeup_box(slide, record) == slide.bounds else [],
     }
 
 
-def hotspot_circle(result: ReportInput, frame: Frame) -> Circle | None:
-    """The hotspot in units of a drawing."""
-    hotspot = drawable(result.score)
-    if hotspot is None:
-        return None
-    x, y = frame.position(hotspot.x, hotspot.y)
-    return Circle(float(x), float(y), hotspot.radius_px * frame.units_per_px)
-
-
-def counted_circles(result: ReportInput, frame: Frame) -> list[Circle]:
+def counted_circles(record: SlideRecord, frame: Frame) -> list[Circle]:
     """The hotspot, or the fields that are counted in its place, in units of a drawing."""
-    hotspot = drawable(result.score)
+    hotspot = drawn_hotspot(record)
     placed = [] if hotspot is None else [(frame.position(x, y), radius) for x, y, radius in hotspot.circles]
     return [Circle(float(x), float(y), radius * frame.units_per_px) for (x, y), radius in placed]
 
 
-def region_paths(result: ReportInput, frame: Frame) -> list[tuple[str, str, str]]:
+def region_paths(record: SlideRecord, frame: Frame) -> list[tuple[str, str, str]]:
     """Kind, name and SVG path data of each region."""
-    found: list[tuple[str, str, str]] = []
-    for one in result.score.scope.regions:
-        rings = (np.asarray(ring) for polygon in one.polygons for ring in polygon)
-        found.append((one.kind, one.name, _path_of(frame.position(ring[:, 0], ring[:, 1]) for ring in rings)))
-    return found
+    paths: list[tuple[str, str, str]] = []
+    for region in record.scope.regions:
+        rings = [np.asarray(ring) for polygon in region.polygons for ring in polygon]
+        path = _path_of(frame.position(ring[:, 0], ring[:, 1]) for ring in rings)
+        paths.append((region.kind, region.name, path))
+    return paths
 
 
 def _path_of(rings: Iterable[Floats]) -> str:
@@ -157,9 +150,9 @@ RING_UNITS = 13.0
 MAX_RINGS = 600
 
 
-def closeup_box(slide: Slide, result: ReportInput) -> Box | None:
+def closeup_box(slide: Slide, record: SlideRecord) -> Box | None:
     """The surroundings of the hotspot on the slide; None where there are none."""
-    hotspot = drawable(result.score)
+    hotspot = drawn_hotspot(record)
     if hotspot is None:
         return None
     half = hotspot.radius_px * MARGIN
@@ -170,32 +163,31 @@ def closeup_box(slide: Slide, result: ReportInput) -> Box | None:
 
 def rings_in(frame: Frame, points: Points) -> list[tuple[int, float, float]]:
     """Rank and position of each counted detection in a drawing, the most probable of many."""
-    positions = frame.position(points.x, points.y)
+    counted = points.counted
+    positions = frame.position(counted["x"], counted["y"]).round(1)
     inside = ((positions >= 0) & (positions <= (frame.width, frame.height))).all(axis=1)
-    marked = np.flatnonzero(inside & points.counted)[:MAX_RINGS]
-    return [(int(i) + 1, *positions[i].round(1).tolist()) for i in marked]
+    rows = np.flatnonzero(inside)[:MAX_RINGS]
+    return [(int(counted.index[row]) + 1, *positions[row].tolist()) for row in rows]
 
 
-def closeup_of(slide: Slide, result: ReportInput, points: Points) -> dict[str, Any] | None:
+def closeup_of(slide: Slide, record: SlideRecord, points: Points) -> dict[str, Any] | None:
     """The surroundings of the hotspot at about 2 um/px; None where they are all of the slide, or not on it.
 
     `rings` are rank and position of each detection that has one; `crowded` says that only the most probable
     ones do.
     """
-    box = closeup_box(slide, result)
+    box = closeup_box(slide, record)
     if box is None or box == slide.bounds:
         return None
-    frame = Frame(box)
-    mpp = max(CLOSEUP_MPP, slide.mpp)
+    frame, mpp = Frame(box), max(CLOSEUP_MPP, slide.mpp)
     width, height = (max(1, round(side * slide.mpp / mpp)) for side in (box.width, box.height))
     rings = rings_in(frame, points)
-    pixels = slide.read(box.x, box.y, width, height, mpp)
     return {
         "frame": frame,
-        "image": jpeg_uris([pixels], CLOSEUP_BYTES)[0],
+        "image": jpeg_uris([slide.read(box.x, box.y, width, height, mpp)], CLOSEUP_BYTES)[0],
         "mpp": mpp,
-        "circles": counted_circles(result, frame),
-        "regions": region_paths(result, frame),
+        "circles": counted_circles(record, frame),
+        "regions": region_paths(record, frame),
         "rings": rings,
         "crowded": len(rings) == MAX_RINGS,
         "bar": scale_bar(frame, slide.mpp),
@@ -215,12 +207,13 @@ CONTEXT_UM, CONTEXT_PX = 256.0, 384
 CONTEXT_BYTES = 900_000
 
 
-@dataclass(frozen=True)
-class Crop:
+class Crop(NamedTuple):
     """The pictures of one detection, and where it lies in the drawings."""
 
-    index: int
-    """Among the points; the rank by probability counts from 1."""
+    number: int
+    """Its rank by probability, from 1."""
+    row: Any
+    """Of the table of points."""
     image: str
     context: str
     """Its surroundings."""
@@ -232,44 +225,47 @@ Group = tuple[str, list[Crop], int]
 """Title and crops of a part of the gallery, and out of how many; 0 where that is not said."""
 
 
-def choose(points: Points) -> list[tuple[str, Integers, int]]:
-    """Title, rows and out of how many of each part that is shown; parts do not overlap, none is empty."""
-    where = "" if points.small else ", in the hotspot"
-    hotspot = np.flatnonzero(points.in_hotspot)
-    elsewhere = np.flatnonzero(points.counted & ~points.in_hotspot)
-    open_ = np.flatnonzero(points.to_look_at)
-    under = np.flatnonzero(~points.counted & ~points.to_look_at)
-    first = hotspot[:HOTSPOT_MOST]
+def choose(points: Points, *, small: bool = False) -> list[tuple[str, Integers, int]]:
+    """Title, rows and out of how many of each part that is shown; parts do not overlap, none is empty.
+
+    On a `small` slide all is counted, and there is no hotspot to speak of.
+    """
+    where = "" if small else ", in the hotspot"
+    counted, inside, open_ = (
+        points.table[name].to_numpy(bool) for name in ("counted", "in_hotspot", "to_look_at")
+    )
+    elsewhere, under = np.flatnonzero(counted & ~inside), np.flatnonzero(~counted & ~open_)
+    first = np.flatnonzero(inside)[:HOTSPOT_MOST]
     others = elsewhere[: max(ELSEWHERE_LEAST, COUNTED_MOST - len(first))]
-    rest = np.setdiff1d(np.flatnonzero(points.counted), np.concatenate([first, others]))
+    rest = np.setdiff1d(np.flatnonzero(counted), np.concatenate([first, others]))
     parts = (
-        (f"Counted{where}", first, len(hotspot)),
+        (f"Counted{where}", first, int(inside.sum())),
         ("Counted, elsewhere on the slide", others, len(elsewhere)),
         ("Counted, but only just", rest[-BORDERLINE_MOST:], 0),
-        (f"To be looked at{where}", open_[:LOOK_MOST], len(open_)),
+        (f"To be looked at{where}", np.flatnonzero(open_)[:LOOK_MOST], int(open_.sum())),
         ("Not counted: nearest below the threshold", under[:BORDERLINE_MOST], len(under)),
     )
     return [part for part in parts if len(part[1])]
 
 
-def gallery_of(slide: Slide, points: Points, overview: Frame, closeup: Frame | None) -> list[Group]:
+def gallery_of(
+    slide: Slide, points: Points, record: SlideRecord, overview: Frame, closeup: Frame | None
+) -> list[Group]:
     """Cut the chosen detections from the slide, in the order of `choose`."""
-    parts = choose(points)
-    chosen = [(points.x[i], points.y[i]) for _, indices, _ in parts for i in indices]
-    images = jpeg_uris([cut_square(slide, x, y, CROP_PX) for x, y in chosen], GALLERY_BYTES)
+    parts = choose(points, small=record.is_small)
+    rows: list[Any] = [row for _, indices, _ in parts for row in points.table.iloc[indices].itertuples()]
     mpp = CONTEXT_UM / CONTEXT_PX
-    contexts = jpeg_uris([cut_square(slide, x, y, CONTEXT_PX, mpp) for x, y in chosen], CONTEXT_BYTES)
-    pictures = iter(zip(images, contexts, strict=True))
+    images = jpeg_uris([cut_square(slide, row.x, row.y, CROP_PX) for row in rows], GALLERY_BYTES)
+    contexts = jpeg_uris([cut_square(slide, row.x, row.y, CONTEXT_PX, mpp) for row in rows], CONTEXT_BYTES)
 
-    def crop(index: int) -> Crop:
-        position = points.x[index], points.y[index]
-        near: list[float] | None = None
-        if closeup is not None:
-            left, top = near = closeup.position(*position).round(1).tolist()
-            near = near if 0 <= left <= closeup.width and 0 <= top <= closeup.height else None
-        return Crop(index, *next(pictures), overview.position(*position).round(1).tolist(), near)
+    def crop(row: Any, image: str, context: str) -> Crop:
+        place = overview.position(row.x, row.y).round(1).tolist()
+        left, top = near = [0.0, 0.0] if closeup is None else closeup.position(row.x, row.y).round(1).tolist()
+        is_near = closeup is not None and 0 <= left <= closeup.width and 0 <= top <= closeup.height
+        return Crop(row.Index + 1, row, image, context, place, near if is_near else None)
 
-    return [(title, [crop(int(index)) for index in indices], total) for title, indices, total in parts]
+    crops = iter([crop(*each) for each in zip(rows, images, contexts, strict=True)])
+    return [(title, list(islice(crops, len(indices))), total) for title, indices, total in parts]
 
 
 # ---- how sure the network was ----
@@ -287,7 +283,7 @@ def histogram_of(probability: Floats, threshold: float) -> dict[str, Any]:
     Bins are 0.02 wide; one that the threshold cuts is drawn in two parts.
     """
     edges = np.unique(np.append(np.linspace(0, 1, BINS + 1).round(6), threshold))
-    counts, _ = np.histogram(np.clip(probability, 0, 1), edges)
+    counts, _ = np.histogram(probability, edges)
     most = int(counts.max(initial=0))
     bars = []
     for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
