@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaphase.analysis import index
-from metaphase.analysis.cohort import cohort_slides, named_slides, names_in
+from metaphase.analysis.cohort import cohort_slides, named_slides
 from metaphase.analysis.record import found_from
 from metaphase.analysis.tissue import outline_slides
 from metaphase.base.errors import MetaphaseError, OutputError, UsageError
@@ -33,7 +33,7 @@ from metaphase.base.parallel import most_processes
 from metaphase.base.provenance import FileContent
 from metaphase.base.settings import read_toml
 from metaphase.base.sharing import batch, leases
-from metaphase.base.tables import case_folder, read_manifest, rows_by_name, rows_of_slide, write_manifest
+from metaphase.base.tables import read_manifest, rows_by_name, rows_of_slide, write_manifest
 from metaphase.cli import view as pages
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.slides import tiles
@@ -334,17 +334,6 @@ def test_slides_whose_folders_would_be_one_are_refused_before_the_search(tmp_pat
     (tmp_path / "m.csv").write_text("case,he\nS1,a.tif\ns1,b.tif\n")
     with pytest.raises(MetaphaseError, match="more than once: S1, s1"):
         read_manifest(tmp_path / "m.csv")
-
-
-def test_folders_that_are_there_keep_their_names(tmp_path: Path) -> None:
-    for name in ("a:b", "s1", "e\u0301"):
-        (tmp_path / name / "stages").mkdir(parents=True)
-    (tmp_path / "removed").mkdir()
-    paths = [Path(f"{name}.tif") for name in ("a:b", "S1", "é", "removed", "c:d")]
-    found = names_in(tmp_path, named_slides(paths).values())
-    assert [one.name for one in found] == ["a:b", "s1", "e\u0301", "%72emoved", "c%3Ad"]
-    assert case_folder(tmp_path, "a:b").name == "a:b"
-    assert case_folder(tmp_path, "c:d").name == "c%3Ad"
 
 
 def test_results_of_renamed_folders_are_those_of_their_cases(tmp_path: Path) -> None:

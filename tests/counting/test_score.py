@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.counting.clinical import SlideCount, count_slide, slide_density
-from metaphase.counting.specimen import CountConfig
+from metaphase.counting.specimen import CountConfig, grade_of
 from metaphase.images.tissue.finding import TissueMask
 from tests.counting.scenes import MPP, Floats, all_tissue, most_in_a_circle, positions_um, table
 
@@ -59,7 +59,9 @@ def test_an_outlying_cluster_raises_the_count_but_not_the_proliferation_score() 
 @given(st.floats(0, 60), st.integers(0, 30), st.integers(0, 30))
 def test_there_is_one_grade_rule(count: float, low: int, more: int) -> None:
     config = CountConfig(theta1=low, theta2=low + more)
-    assert config.grade_of(count) == (1 if count <= low else 2 if count <= low + more else 3)
+    assert grade_of(count, config.theta1, config.theta2) == (
+        1 if count <= low else 2 if count <= low + more else 3
+    )
 
 
 @pytest.mark.parametrize(("size", "grade"), [(0, 1), (6, 1), (7, 2), (20, 2), (21, 3)])

@@ -12,7 +12,6 @@ from metaphase.base.errors import MetaphaseError, MissingResolutionError, UsageE
 from metaphase.base.foreign import folder_key, folder_name
 from metaphase.base.parallel import ordered_map
 from metaphase.base.remote import location
-from metaphase.base.stages import FOLDER
 from metaphase.base.tables import case_folder, flat_case, named, natural, read_manifest, stated_number
 from metaphase.counting.region_files import read_regions, regions_for
 from metaphase.counting.regions import Region
@@ -98,16 +97,6 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
             for way, name in zip(ways, names, strict=True)
         ]
     return names
-
-
-def names_in(output: Path, slides: Iterable[CohortSlide]) -> list[CohortSlide]:
-    """Slides as a folder of results calls them already: earlier versions took other names for folders."""
-    inside = output.iterdir() if output.is_dir() else ()
-    there = [one.name for one in inside if (one / FOLDER).is_dir()]
-    known = {folder_key(name): name for name in there} | {name: name for name in there}
-    return [
-        replace(one, name=known.get(one.name, known.get(folder_key(one.name), one.name))) for one in slides
-    ]
 
 
 def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolutionError]:

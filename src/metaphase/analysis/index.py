@@ -90,11 +90,13 @@ def ask_for(
     """
     output = Path(output)
     with one_at_a_time(output, "index"):
-        now = {_from(output, name): tuple(slides) for name, slides in asked.items()}
+        now = {
+            stored_path(name, output) if Path(name).is_absolute() else name: tuple(slides)
+            for name, slides in asked.items()
+        }
         known = None if alone else _asked(output)
         if known is not None:
-            kept = {_from(output, name): slides for name, slides in known.slides.items()}
-            before = {name: slides for name, slides in kept.items() if _still_asks(output, name)}
+            before = {name: slides for name, slides in known.slides.items() if _still_asks(output, name)}
         else:
             new = {name for slides in now.values() for name in slides}
             there = [] if alone else [one.name for one in result_folders(output) if one.name not in new]
@@ -111,11 +113,6 @@ def _asked(output: Path) -> Asked | None:
     return (
         read_typed(path, Asked, "does not say what was asked for", next_step=again) if is_file(path) else None
     )
-
-
-def _from(output: Path, name: str) -> str:
-    """What asks, as it is found from here; earlier versions kept whole paths."""
-    return stored_path(name, output) if Path(name).is_absolute() else name
 
 
 def _still_asks(output: Path, name: str) -> bool:
@@ -207,20 +204,14 @@ def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | N
         rows.append({key: value for key, value in row.items() if key != "reason"})
     settings = [row["setting"] for row in rows if names is None or row["folder"] in names]
     usual = wanted.setting if wanted is not None else statistics.mode(settings or [""])
-    reasons = [
-        NOT_ASKED
-        if names is not None and row["folder"] not in names
-        else OTHERWISE
-        if row["setting"] != usual
-        else ""
-        for row in rows
-    ]
-    return CohortFolder(
-        tuple(row for row, reason in zip(rows, reasons, strict=True) if not reason),
-        tuple(row | {"reason": reason} for row, reason in zip(rows, reasons, strict=True) if reason),
-        failed,
-        frozenset(fresh),
-    )
+    alike, apart = [], []
+    for row in rows:
+        is_asked = names is None or row["folder"] in names
+        if is_asked and row["setting"] == usual:
+            alike.append(row)
+        else:
+            apart.append(row | {"reason": OTHERWISE if is_asked else NOT_ASKED})
+    return CohortFolder(tuple(alike), tuple(apart), failed, frozenset(fresh))
 
 
 def _stamp(folder: Path, *files: str) -> str:
@@ -236,7 +227,7 @@ def _stamp(folder: Path, *files: str) -> str:
 def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
     """A slide's row in the index; `counts.csv` has its part up to `report`."""
     record, folder = result.record, result.folder.name
-    row, plain = counts_row(result.name, record), result.summary
+    row = counts_row(result.name, record)
     known = {name: None if row[name] != row[name] else row[name] for name in COLUMNS}  # no NaN in JSON
     return known | {
         "detections": record.detections,
@@ -246,7 +237,7 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
         "text": record.text,
         "interval_text": record.interval_text,
         "folder": folder,
-        "setting": _setting(plain["operating_points"]),
+        "setting": _setting(result.points),
         "stamp": stamp,
     }
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import product
 from pathlib import Path
@@ -20,16 +19,13 @@ from metaphase.base.errors import OutputError
 from metaphase.base.files import explained, refuse_link
 from metaphase.base.foreign import check_plain, read_bytes
 from metaphase.networks.cards import OUTPUT_STRIDE_PX
-from metaphase.slides.contract import KINDS, Flaw
+from metaphase.slides.contract import Flaw
 from metaphase.slides.opening import open_slide
 from metaphase.slides.tiles import TilePlan
 from metaphase.slides.writer import PyramidFormat, write_pyramid
 
 JOURNAL = "tiles.journal"
-_RECORD = struct.Struct("<III")
 _COLUMNS = 3
-_FLAWS = 2**32 - 1
-"""In the place of a tile's number: two rows for each flaw."""
 _CERTAIN = 255
 MAP_ROWS = 512
 """Rows of a map that are read at once."""
@@ -40,9 +36,8 @@ Peaks = Floats
 class TileJournal:
     """An append-only file of tile results for one job; opening it drops what belongs to another job.
 
-    One line of JSON says which job this is, then comes a record for each tile: number, count, checksum,
-    points; flaws of the slide are records too, under a number that no tile has. A record cut short by a kill
-    or a full disk fails its checksum and is dropped with all that follows it.
+    Each line is JSON behind its checksum: first which job this is, then the peaks of a tile, or flaws of the
+    slide. A line cut short by a kill or a full disk is dropped with all that follows it.
     """
 
     def __init__(self, path: str | Path, job: str, *, fresh: bool = False) -> None:
@@ -52,44 +47,52 @@ class TileJournal:
         """Peaks of every finished tile, by the tile's number."""
         self.flaws: list[Flaw] = []
         """Damage seen so far."""
-        header = (json.dumps({"job": job}) + "\n").encode()
         with explained(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             refuse_link(self.path)
             there = self.path.exists() and check_plain(self.path, OutputError) and not fresh
-            content = read_bytes(self.path, OutputError) if there else b""
-            end = len(header) if content.startswith(header) else 0
-            for tile, points, after in _records(content, end) if end else ():
-                self.finished[tile] = points
-                if tile == _FLAWS:
-                    self._take_flaws()
-                end = after
+            end = self._replay(read_bytes(self.path, OutputError), {"job": job}) if there else 0
             self._file: BinaryIO = self.path.open("r+b" if end else "wb")
             self._file.seek(end)
             self._file.truncate()
-            if not end:
-                self._file.write(header)
-                self._file.flush()
+        if not end:
+            self._write({"job": job})
+
+    def _replay(self, content: bytes, first: dict[str, Any]) -> int:
+        """Take the sound lines of a journal that begins with `first`, and return where they end."""
+        end = 0
+        for line in content.splitlines(keepends=True):
+            checksum, _, text = line.partition(b" ")
+            if not line.endswith(b"\n") or checksum != _checksum(text):
+                break
+            entry = json.loads(text)
+            if not end and entry != first:
+                break
+            self._take(entry)
+            end += len(line)
+        return end
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        if "tile" in entry:
+            self.finished[entry["tile"]] = np.array(entry["peaks"], np.float64).reshape(-1, _COLUMNS)
+        self.flaws += [Flaw(kind, Box(*box)) for kind, *box in entry.get("flaws", ())]
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        """Keep an entry; it outlives the process once this returns."""
+        text = json.dumps(entry).encode() + b"\n"
+        with explained(self.path):
+            self._file.write(_checksum(text) + b" " + text)
+            self._file.flush()
+        self._take(entry)
 
     def add(self, tile: int, points: Peaks) -> None:
-        """Keep the result of a tile; it outlives the process once this returns."""
-        data = np.ascontiguousarray(points, "<f8").reshape(-1, _COLUMNS)
-        raw = data.tobytes()
-        with explained(self.path):
-            self._file.write(_RECORD.pack(tile, len(data), _checksum(tile, len(data), raw)) + raw)
-            self._file.flush()
-        self.finished[tile] = data
+        """Keep the result of a tile."""
+        self._write({"tile": tile, "peaks": points.tolist()})
 
     def note(self, flaws: Sequence[Flaw]) -> None:
         """Keep flaws of the slide."""
-        rows = [(KINDS.index(one.kind), *astuple(one.box), 0) for one in flaws]
-        if rows:
-            self.add(_FLAWS, np.array(rows, np.float64))
-            self._take_flaws()
-
-    def _take_flaws(self) -> None:
-        for kind, *edges in self.finished.pop(_FLAWS).reshape(-1, 2 * _COLUMNS).astype(int).tolist():
-            self.flaws.append(Flaw(KINDS[kind], Box(*edges[:4])))
+        if flaws:
+            self._write({"flaws": [[flaw.kind, *map(int, astuple(flaw.box))] for flaw in flaws]})
 
     def peaks(self) -> Peaks:
         """All peaks so far, in the order of their tiles' numbers."""
@@ -111,22 +114,8 @@ class TileJournal:
                 os.fsync(file.fileno())
 
 
-def _records(content: bytes, start: int) -> Iterator[tuple[int, Peaks, int]]:
-    """(tile, points, end of record) until the first that is incomplete or damaged."""
-    while start + _RECORD.size <= len(content):
-        tile, count, checksum = _RECORD.unpack_from(content, start)
-        body = start + _RECORD.size
-        end = body + count * _COLUMNS * 8
-        raw = content[body:end]
-        if end > len(content) or _checksum(tile, count, raw) != checksum:
-            return
-        yield tile, np.frombuffer(raw, "<f8").reshape(-1, _COLUMNS), end
-        start = end
-
-
-def _checksum(tile: int, count: int, raw: bytes) -> int:
-    """Of the whole record: bytes that are all zero, as a power cut may leave them, are none."""
-    return zlib.crc32(struct.pack("<II", tile, count) + raw)
+def _checksum(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -68,8 +68,9 @@ from metaphase.base.stages import (
     stage_states,
 )
 from metaphase.base.tables import Remark, read_table, write_table
-from metaphase.counting.clinical import SlideCount, atypical_share, count_slide
+from metaphase.counting.clinical import SlideCount, count_slide
 from metaphase.counting.regions import Region, Scope
+from metaphase.counting.scores import atypical_share
 from metaphase.counting.sites import SiteProfile
 from metaphase.counting.specimen import CountConfig
 from metaphase.detections.files import write_detections

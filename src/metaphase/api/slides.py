@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 from PIL import Image
 
-from metaphase.analysis.cohort import CohortSlide, named_slides, names_in, with_regions, without_resolution
+from metaphase.analysis.cohort import CohortSlide, named_slides, with_regions, without_resolution
 from metaphase.analysis.config import DetectionConfig
 from metaphase.analysis.record import SlideResult as Result
 from metaphase.analysis.record import load_result as load_slide
@@ -281,7 +281,7 @@ def detect(
     engine = {name: settings.pop(name) for name in ENGINE_SETTINGS if name in settings}
     config = _detection_config(config or DetectionConfig(), site, settings)
     files = [Path(each) if isinstance(each, PATH) else slide_source(each, mpp, folder) for each in given]
-    chosen = names_in(folder, named_slides(files, mpp=mpp, tissue=str(tissue)).values())
+    chosen = list(named_slides(files, mpp=mpp, tissue=str(tissue)).values())
     chosen = chosen if region is None else with_regions(chosen, Path(region))
     if output is None:
         _refuse_others(chosen)

@@ -71,7 +71,6 @@ def detect(
         asker,
         cohort_slides,
         named_slides,
-        names_in,
         with_regions,
         without_resolution,
     )
@@ -96,7 +95,6 @@ def detect(
             raise UsageError(
                 "no H&E slide to search", path=manifest, next_step="check the columns he and split"
             )
-    chosen = names_in(output, chosen)
     chosen = chosen if region is None else with_regions(chosen, region)
     if manifest is None:
         asked = asked_by(arguments, chosen)

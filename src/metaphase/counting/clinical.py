@@ -40,7 +40,7 @@ from metaphase.counting.specimen import (
     stated_share,
 )
 from metaphase.counting.spread import DensityMap, cells_of, density_map, heterogeneity
-from metaphase.detections.table import ATYPICAL, OPERATING_POINTS
+from metaphase.detections.table import OPERATING_POINTS
 from metaphase.images.tissue.finding import TissueMask
 
 # ---- what a reader of a count should know before relying on it ----
@@ -398,42 +398,6 @@ def proliferation_score(slide: Specimen) -> float:
     return filled_percentile(slide.counts, slide.config.percentile)
 
 
-# ---- the share of atypical figures, for research ----
-
-MOST_TAKEN = 5000
-"""Mitoses that a draw of the share of atypical ones takes at most."""
-
-
-class AtypicalShare(Stored):
-    """How many of the listed mitoses are atypical, as a network says."""
-
-    share: float
-    """Mean probability of being atypical."""
-    interval: tuple[float, float]
-    """95 % interval of the share."""
-    of: int
-    """Number of listed mitoses that the network judged."""
-
-
-def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> AtypicalShare | None:
-    """Share of the judged mitoses, from a probability on, that are atypical, with a 95 % interval.
-
-    A draw takes as many mitoses, and each is atypical by the chance that its network gives: so the interval
-    knows of few figures and of doubtful ones, not of a network that is wrong about a laboratory.
-    """
-    if ATYPICAL not in table.columns:
-        return None
-    chance = table.loc[table["probability"] >= threshold, ATYPICAL].to_numpy(np.float64)
-    chance = chance[np.isfinite(chance)]  # what people added, no network has judged
-    if not len(chance):
-        return None
-    rng = np.random.default_rng(0)
-    taken = rng.integers(len(chance), size=(draws, min(len(chance), MOST_TAKEN)))
-    shares = (rng.random(taken.shape) < chance[taken]).mean(axis=1)
-    low, high = np.quantile(shares, [0.025, 0.975])
-    return AtypicalShare(share=float(chance.mean()), interval=(float(low), float(high)), of=len(chance))
-
-
 # ---- counts of several slides as one table ----
 
 COLUMNS = (
@@ -464,33 +428,15 @@ COLUMNS = (
 def counts_table(counts: Iterable[tuple[str, SlideCount]]) -> pd.DataFrame:
     """One row a case (and threshold, where a case was counted at several)."""
     rows = [counts_row(case, count) for case, count in counts]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS)
 
 
 def counts_row(case: str, count: SlideCount) -> dict[str, Any]:
-    """One of them, as plain values."""
+    """A row of that table, as plain values; what has no entry here is called as in `SlideCount`."""
     likely, circle = count.likely, count.hotspot
     middle, low, high = (None,) * 3 if likely is None else (likely.figures, *likely.interval)
-    values = (
-        case,
-        count.count,
-        count.kind,
-        middle,
-        low,
-        high,
-        count.per_mm2,
-        count.per_10_fields,
-        count.score.text,
-        count.counted_mm2,
-        count.to_look_at,
-        count.config.threshold,
-        count.counted,
-        circle.x,
-        circle.y,
-        circle.radius_px,
-        count.area_mm2,
-        count.proliferation,
-        count.grade,
-        count.scope.text,
-    )
-    return {**dict(zip(COLUMNS, values, strict=True)), **count.heterogeneity}
+    named: dict[str, Any] = {"case": case, "likely": middle, "likely_low": low, "likely_high": high}
+    named |= {"score": count.score.text, "threshold": count.config.threshold, "scope": count.scope.text}
+    named |= {"hotspot_x": circle.x, "hotspot_y": circle.y, "hotspot_radius_px": circle.radius_px}
+    row = {name: named[name] if name in named else getattr(count, name) for name in COLUMNS}
+    return row | count.heterogeneity

@@ -1,13 +1,17 @@
-"""The mitotic score of a count, by Nottingham's thresholds or one's own."""
+"""What is said beside a count: mitotic scores by Nottingham's thresholds or one's own, and
+how many of the figures are atypical."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 from pydantic import computed_field
 
+from metaphase.base.later import pandas as pd
 from metaphase.base.typed import Stored
 from metaphase.counting.specimen import FIELDS, CountConfig, field_mm2
+from metaphase.detections.table import ATYPICAL
 
 NOTTINGHAM = {
     40: (4, 9),
@@ -99,3 +103,39 @@ def mitotic_scores(
     if config.thetas_given:
         scores.insert(0, scored("theta1 and theta2", (config.theta1, config.theta2)))
     return tuple(scores)
+
+
+# ---- the share of atypical figures, for research ----
+
+MOST_DRAWN = 5000
+"""Mitoses in a draw of the share of atypical ones, at most."""
+
+
+class AtypicalShare(Stored):
+    """How many of the listed mitoses are atypical, as a network says."""
+
+    share: float
+    """Mean probability of being atypical."""
+    interval: tuple[float, float]
+    """95 % interval of the share."""
+    of: int
+    """Number of listed mitoses that the network judged."""
+
+
+def atypical_share(table: pd.DataFrame, threshold: float, draws: int = 2000) -> AtypicalShare | None:
+    """Share of the judged mitoses, from a probability on, that are atypical, with a 95 % interval.
+
+    A draw takes as many mitoses, and each is atypical by the chance that its network gives: so the interval
+    knows of few figures and of doubtful ones, not of a network that is wrong about a laboratory.
+    """
+    if ATYPICAL not in table.columns:
+        return None
+    chance = table.loc[table["probability"] >= threshold, ATYPICAL].to_numpy(np.float64)
+    chance = chance[np.isfinite(chance)]  # what people added, no network has judged
+    if not len(chance):
+        return None
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(chance), size=(draws, min(len(chance), MOST_DRAWN)))
+    shares = (rng.random(drawn.shape) < chance[drawn]).mean(axis=1)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    return AtypicalShare(share=float(chance.mean()), interval=(float(low), float(high)), of=len(chance))

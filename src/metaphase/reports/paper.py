@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -19,7 +17,7 @@ from metaphase.base.files import write_bytes, write_text
 from metaphase.base.stages import States
 from metaphase.base.tables import write_table
 from metaphase.reports.pages import TextTable, data_uri, render
-from metaphase.reports.plots import DPI, INK, MAIN, PALE, SECOND, THIRD
+from metaphase.reports.plots import INK, MAIN, PALE, SECOND, THIRD, drawn
 from metaphase.reports.run import stage_progress
 
 
@@ -46,24 +44,27 @@ def write_paper_page(folder: Path, name: str, parts: Sequence[Part], states: Sta
     for part in parts:
         picture = b""
         if part.table is not None:
-            _write_table(folder / "tables" / part.name, part)
+            path = folder / "tables" / part.name
+            write_table(
+                path.with_suffix(".csv"),
+                pd.DataFrame(list(part.table.rows), columns=list(part.table.headings)),
+            )
+            write_text(path.with_suffix(".tex"), latex(part.table, f"{part.title}. {part.text}", part.name))
         if part.figure is not None:
             path = folder / "figures" / part.name
-            picture = _drawn(part.figure, "png")
+            picture = drawn(part.figure, "png")
             write_bytes(path.with_suffix(".png"), picture)
-            write_bytes(path.with_suffix(".pdf"), _drawn(part.figure, "pdf"))
+            write_bytes(path.with_suffix(".pdf"), drawn(part.figure, "pdf"))
         shown.append((part, data_uri("image/png", picture)))
     page = render("paper.html", name=name, parts=shown, **stage_progress(states))
     write_text(folder / "index.html", page)
     return folder / "index.html"
 
 
-def _write_table(path: Path, part: Part) -> None:
-    table = part.table
-    assert table is not None
-    frame = pd.DataFrame([list(row) for row in table.rows], columns=list(table.headings))
-    write_table(path.with_suffix(".csv"), frame)
-    write_text(path.with_suffix(".tex"), latex(table, f"{part.title}. {part.text}", part.name))
+ESCAPED = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"γ": r"$\gamma$", "δ": r"$\delta$", "θ": r"$\theta$"}
+)
+"""How LaTeX writes these."""
 
 
 def latex(table: TextTable, caption: str, label: str) -> str:
@@ -83,25 +84,13 @@ def latex(table: TextTable, caption: str, label: str) -> str:
     \\end{table}
     <BLANKLINE>
     """
-    lines = [" & ".join(map(_escaped, line)) + r" \\" for line in (table.headings, *table.rows)]
-    head = [r"\begin{table}", rf"\caption{{{_escaped(caption)}}}", rf"\label{{{label}}}"]
+    lines = [
+        " & ".join(cell.translate(ESCAPED) for cell in line) + r" \\"
+        for line in (table.headings, *table.rows)
+    ]
+    head = [r"\begin{table}", rf"\caption{{{caption.translate(ESCAPED)}}}", rf"\label{{{label}}}"]
     body = [rf"\begin{{tabular}}{{{'l' * len(table.headings)}}}", r"\hline", lines[0], r"\hline", *lines[1:]]
     return "\n".join([*head, *body, r"\hline", r"\end{tabular}", r"\end{table}", ""])
-
-
-GREEK = {"γ": r"$\gamma$", "δ": r"$\delta$", "θ": r"$\theta$"}
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{one}" if one in "&%$#_{}" else GREEK.get(one, one) for one in text)
-
-
-def _drawn(figure: Figure, kind: str) -> bytes:
-    stream = io.BytesIO()
-    FigureCanvasAgg(figure)
-    dated = {"CreationDate": None} if kind == "pdf" else {}
-    figure.savefig(stream, format=kind, dpi=DPI, metadata=dated)
-    return stream.getvalue()
 
 
 # ---- figures ----

@@ -34,7 +34,7 @@ def f1_plot(curve: Curve, band: tuple[Floats, Floats], threshold: float) -> byte
     axes.axvline(threshold, color=INK, linewidth=1, linestyle=":", label=f"used: {threshold:.3g}")
     axes.set_ylim(0, 1.02)
     _legend(figure, axes, 5)
-    return _png(figure)
+    return drawn(figure)
 
 
 def precision_recall_plot(curve: Curve, average_precision: float) -> bytes:
@@ -44,7 +44,7 @@ def precision_recall_plot(curve: Curve, average_precision: float) -> bytes:
     axes.step(curve.recall, curve.precision, where="pre", color=MAIN, linewidth=2)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
-    return _png(figure)
+    return drawn(figure)
 
 
 def froc_plot(curve: Curve, area_mm2: float) -> bytes:
@@ -65,7 +65,7 @@ def froc_plot(curve: Curve, area_mm2: float) -> bytes:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, 1.02)
-    return _png(figure)
+    return drawn(figure)
 
 
 def froc_line(curve: Curve, area_mm2: float) -> tuple[Floats, Floats, float, float]:
@@ -92,7 +92,7 @@ def interval_plot(title: str, label: str, values: dict[str, Estimate]) -> bytes:
         axes.plot(value.value, position, "o", color=MAIN, markersize=6)
     axes.set_yticks(range(len(values)), [name[:34] for name in reversed(values)])
     axes.set_ylim(-0.6, len(values) - 0.4)
-    return _png(figure)
+    return drawn(figure)
 
 
 def confusion_plot(table: Integers) -> bytes:
@@ -107,7 +107,7 @@ def confusion_plot(table: Integers) -> bytes:
     axes.set_xticks(*ticks)
     axes.set_yticks(*ticks)
     axes.grid(False)
-    return _png(figure)
+    return drawn(figure)
 
 
 def scatter_plot(truth: Floats, predicted: Floats, correlation: Estimate) -> bytes:
@@ -116,7 +116,7 @@ def scatter_plot(truth: Floats, predicted: Floats, correlation: Estimate) -> byt
     axes.plot(truth, predicted, "o", color=MAIN, markersize=3.5, alpha=0.45, markeredgewidth=0)
     if predicted.min() >= 0 and predicted.max() > 20 * max(1.0, float(np.median(predicted))):
         axes.set_yscale("symlog", linthresh=1)
-    return _png(figure)
+    return drawn(figure)
 
 
 def label_curve_plot(curve: LearningCurve) -> bytes:
@@ -127,7 +127,7 @@ def label_curve_plot(curve: LearningCurve) -> bytes:
     axes.plot(labels, f1, color=MAIN, linewidth=2.2, marker="o", markersize=4)
     axes.set_ylim(0, 1.02)
     axes.set_xlim(0, None)
-    return _png(figure)
+    return drawn(figure)
 
 
 def _figure(
@@ -145,10 +145,11 @@ def _legend(figure: Figure, axes: Axes, most: int) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=columns)
 
 
-def _png(figure: Figure) -> bytes:
+def drawn(figure: Figure, kind: str = "png") -> bytes:
+    """A figure as a file, the same each time: as PNG or PDF."""
     stream = io.BytesIO()
     FigureCanvasAgg(figure)
-    figure.savefig(stream, format="png")
+    figure.savefig(stream, format=kind, dpi=DPI, metadata={"CreationDate": None} if kind == "pdf" else {})
     return stream.getvalue()
 
 
@@ -174,7 +175,7 @@ Panels = Mapping[str, Sequence[Line]]
 
 def network_f1_plot(panels: Panels) -> bytes:
     """The drawing as a PNG; nothing without panels."""
-    return _png(network_f1_figure(panels)) if panels else b""
+    return drawn(network_f1_figure(panels)) if panels else b""
 
 
 def network_f1_figure(panels: Panels) -> Figure:
@@ -211,7 +212,7 @@ def learning_plot(histories: Mapping[str, pd.DataFrame]) -> bytes:
     right.set_ylim(0, 1.02)
     left.set_ylim(bottom=0)
     _legend(figure, left, 8)
-    return _png(figure)
+    return drawn(figure)
 
 
 def _draw(axes: Axes, line: Line, colour: str) -> None:

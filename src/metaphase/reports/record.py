@@ -8,7 +8,8 @@ from pydantic import Field
 
 from metaphase.base.provenance import CHECK
 from metaphase.base.typed import Number
-from metaphase.counting.clinical import AtypicalShare, SlideCount
+from metaphase.counting.clinical import SlideCount
+from metaphase.counting.scores import AtypicalShare
 from metaphase.detections.points import StatedPoints
 from metaphase.labels.observers.positions import Share
 
