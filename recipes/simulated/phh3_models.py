@@ -38,7 +38,8 @@ from metaphase.labels.phh3.networks import (
     LearningConfig,
     load_classifier,
 )
-from metaphase.networks.cards import CardAdditions, TrainingData
+from metaphase.networks.additions import CardAdditions
+from metaphase.networks.cards import TrainingData
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import REPEAT, open_set
 from metaphase.networks.training.loop import train

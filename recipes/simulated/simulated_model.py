@@ -13,7 +13,8 @@ from pathlib import Path
 
 from simulated_training import test, train, write_stores
 
-from metaphase.networks.cards import CardAdditions, TrainingData, parse_card
+from metaphase.networks.additions import CardAdditions
+from metaphase.networks.cards import TrainingData, parse_card
 from metaphase.networks.checkpoints import package_model
 from metaphase.networks.training.data import open_set
 from metaphase.simulation.config import SimulationConfig

@@ -10,15 +10,14 @@ import torch
 
 from metaphase.base.errors import MetaphaseError, ModelError, UsageError
 from metaphase.detections.points import OperatingPoint
+from metaphase.networks.additions import CardAdditions, read_additions
 from metaphase.networks.architectures import build_network
 from metaphase.networks.cards import (
     NOT_LABELLED,
-    CardAdditions,
     ModelCard,
     TrainingData,
     bundled_model,
     parse_card,
-    read_additions,
     warnings_about,
 )
 from metaphase.networks.checkpoints import load_model, package_model, save_model

@@ -84,7 +84,7 @@ def model_package(
         output: Model to write.
         card: TOML or JSON file with data, known_failures, intended_use ...: docs/model.md.
     """
-    from metaphase.networks.cards import read_additions
+    from metaphase.networks.additions import read_additions
     from metaphase.networks.checkpoints import package_model
 
     additions = None if card is None else read_additions(card)

@@ -31,11 +31,11 @@ from metaphase.learn.dense import OLD, Protocol
 from metaphase.learn.run import read_results, run_chain
 from metaphase.learn.sources import corrected_points
 from metaphase.learn.summary import run_report
+from metaphase.networks.additions import CardAdditions
 from metaphase.networks.cards import (
     BUNDLED,
     LEARNT_FROM,
     NOT_LABELLED,
-    CardAdditions,
     NetworkIdentity,
     TrainingData,
     bundled_model,

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as model_dataclass
 from metaphase.base.errors import ModelError, ResultWarning, ResultWarnings, UsageError, several
 from metaphase.base.foreign import check_plain, parsing, plugin_names, read_bytes, read_json
 from metaphase.base.remote import RemotePath, location
-from metaphase.base.settings import blamed, read_toml, refuse_unknown, settings
+from metaphase.base.settings import settings
 from metaphase.detections.points import OperatingPoints, refuse_two_searches
 from metaphase.version import __version__
 
@@ -220,7 +220,7 @@ class ModelCard(Strict):
         try:
             _ = self.known_metrics
         except ValidationError as error:
-            raise ValueError(f"metrics.{_first_problem(error)}") from error
+            raise ValueError(f"metrics.{first_problem(error)}") from error
         if self.family not in families():
             raise ValueError(
                 f"the network {self.family!r} belongs to no installed package: install the one that "
@@ -330,58 +330,6 @@ def warnings_about(card: ModelCard) -> ResultWarnings:
     return tuple(warnings)
 
 
-class CardAdditions(Strict):
-    """What training cannot know and a card must say before a model is given away."""
-
-    data: tuple[TrainingData, ...] = ()
-    thresholds: OperatingPoints = {}
-    """Added to those of the card, point by point; so are the metrics."""
-    metrics: dict[str, Any] = {}
-    optical_density: tuple[float, float, float] | None = None
-    intended_use: str = ""
-    known_failures: tuple[str, ...] = ()
-
-
-FILE_SETTINGS = ("train", "validation", "teachers", "start")
-"""Settings of a recipe that name files of the machine on which it ran; `teachers` in models of old."""
-
-
-def completed_card(card: ModelCard, name: str, additions: CardAdditions) -> ModelCard:
-    """The card of a model that travels: what is stated replaces what stood there, paths are left out."""
-    changes = {name: getattr(additions, name) for name in additions.model_fields_set} | {
-        "name": name,
-        "thresholds": card.thresholds | additions.thresholds,
-        "metrics": card.metrics | additions.metrics,
-        "recipe": {key: value for key, value in card.recipe.items() if key not in FILE_SETTINGS},
-    }
-    return card.model_copy(update=changes)
-
-
-def read_additions(path: str | Path) -> CardAdditions:
-    """Read what a card is completed with, from TOML or JSON; a mistake in it is a `UsageError`."""
-    path = Path(path)
-    values = (
-        read_json(path, "not valid JSON", next_step="write names and values in braces", error=UsageError)
-        if path.suffix.lower() == ".json"
-        else read_toml(path)
-    )
-    with blamed(path):
-        refuse_unknown(values, CardAdditions.model_fields, "the card")
-        sources = values.get("data")
-        for source in sources if isinstance(sources, list) else ():
-            if isinstance(source, dict) and not source.get("terms"):
-                raise UsageError(
-                    f"the data source {source.get('name', '')!r} states no terms",
-                    next_step='add terms = "...", the licence or conditions of the images',
-                )
-        try:
-            return CardAdditions.model_validate(values)
-        except ValidationError as error:
-            raise UsageError(
-                f"not additions to a model card ({_first_problem(error)})", next_step="correct that value"
-            ) from error
-
-
 def current_versions() -> dict[str, str]:
     """What made a model or a result: this package, what computes networks, and Python."""
     runtime = "torch" if find_spec("torch") else "onnxruntime"
@@ -400,11 +348,12 @@ def parse_card(path: Path) -> ModelCard:
             card = ModelCard.model_validate(values)
             card.model_dump_json()  # whatever a card says can be written
         except ValidationError as error:
-            raise ValueError(_first_problem(error)) from error
+            raise ValueError(first_problem(error)) from error
     return card
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """The field of the first mistake, and what is wrong with it."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 

@@ -13,15 +13,9 @@ from torch import nn
 from metaphase.base.errors import ModelError, UsageError
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.foreign import parsing, read_bytes
+from metaphase.networks.additions import CardAdditions, completed_card
 from metaphase.networks.architectures import build_network, is_finite
-from metaphase.networks.cards import (
-    CardAdditions,
-    ModelCard,
-    StoredNetwork,
-    completed_card,
-    named_model,
-    stored_network,
-)
+from metaphase.networks.cards import ModelCard, StoredNetwork, named_model, stored_network
 
 
 def save_model(path: str | Path, network: nn.Module, card: ModelCard, *, half: bool = False) -> ModelCard:
