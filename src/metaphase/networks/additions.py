@@ -18,9 +18,9 @@ class CardAdditions(Strict):
     """What training cannot know and a card must say before a model is given away."""
 
     data: tuple[TrainingData, ...] = ()
-    thresholds: OperatingPoints = Field({})
+    thresholds: OperatingPoints = Field(default={})
     """Added to those of the card, point by point; so are the metrics."""
-    metrics: dict[str, Any] = Field({})
+    metrics: dict[str, Any] = Field(default={})
     optical_density: tuple[float, float, float] | None = None
     intended_use: str = ""
     known_failures: tuple[str, ...] = ()
