@@ -147,20 +147,6 @@ def test_a_damaged_count_or_search_is_made_again(tmp_path: Path, he_slide: Path,
     assert detect(he_slide, folder, model).resumed
 
 
-def test_a_damaged_count_of_an_earlier_version_is_refused(
-    tmp_path: Path, he_slide: Path, model: Path
-) -> None:
-    folder = tmp_path / "out"
-    detect(he_slide, folder, model)
-    note = folder / "stages" / "count.json"
-    content = json.loads(note.read_text())
-    content["facts"].pop("seals")
-    note.write_text(json.dumps({key: value for key, value in content.items() if key != "check"}))
-    (folder / "count.json").write_text('{"warnings": []}')
-    with pytest.raises(MetaphaseError, match=r"count\.json: holds no finished result.*Remove it|remove it"):
-        detect(he_slide, folder, model)
-
-
 # ---- 3: what the manifest says
 
 

@@ -41,7 +41,7 @@ def test_nothing_is_written_where_a_link_in_the_results_leads(tmp_path: Path) ->
     run_batch({"a": 1}, lambda *_: 1 // 0, mine)
     write_text(mine / "table.csv", "mine")
     with (
-        pytest.raises(OutputError, match="is a link, and nothing is written where it leads"),
+        pytest.raises(OutputError, match="is a link, and results are not written through links"),
         held(mine / "lock"),
     ):
         pass

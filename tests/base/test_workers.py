@@ -110,7 +110,7 @@ def test_another_server_at_the_address_is_told(says: bytes, monkeypatch: pytest.
 
         other = threading.Thread(target=answer, daemon=True)
         other.start()
-        described = rf"no Dask scheduler answers at {address} \(what is there speaks otherwise\)"
+        described = rf"no Dask scheduler answers at {address} \(another kind of server answers\)"
         with pytest.raises(UsageError, match=described), dask_workers(address):
             pass
         other.join()

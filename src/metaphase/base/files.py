@@ -24,7 +24,7 @@ SHORT = 20
 
 
 def patiently(act: Callable[[], Made]) -> Made:
-    """Do something with a file that somebody else may have open for a moment."""
+    """Retry an action on a file that another program may have open for a moment."""
     for pause_s in PAUSES_S:
         try:
             return act()
@@ -99,7 +99,7 @@ def refuse_link(path: Path, folder: Path | None = None) -> None:
     leads = Path(os.path.realpath(path))  # which no circle of links stops
     if path.is_symlink() if folder is None else Path(os.path.realpath(folder)) not in leads.parents:
         advice = "remove the link, or name the folder to which it leads"
-        raise OutputError("is a link, and nothing is written where it leads", path=path, next_step=advice)
+        raise OutputError("is a link, and results are not written through links", path=path, next_step=advice)
 
 
 def output_folder(path: Path) -> Path:
@@ -146,7 +146,7 @@ def _next_step(error: OSError, target: Path) -> str:
 
 @contextlib.contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Hold a lock, and tell whether it could be had: the operating system releases it even after a kill."""
+    """Yield whether a lock could be had; the operating system releases it even after a kill."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     refuse_link(path)

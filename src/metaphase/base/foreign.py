@@ -40,7 +40,7 @@ RAISE_LIMITS = f"if the file is what it should be, set {LIMITS}=10 to allow ten 
 
 
 def raised(limit: int) -> int:
-    """A limit on what a file may ask for, as the user has raised it."""
+    """A limit on what a file may ask for, times the factor that the user has set."""
     text = os.environ.get(LIMITS, "1")
     try:
         factor = float(text)
@@ -58,7 +58,7 @@ def raised(limit: int) -> int:
 def parsing(
     path: str | Path | None, what: str, *, next_step: str, error: type[MetaphaseError] = MetaphaseError
 ) -> Iterator[None]:
-    """Whatever goes wrong inside is the file's fault: an error of this kind that says so."""
+    """Turn whatever goes wrong while reading a file into an error that names the file."""
     try:
         yield
     except MetaphaseError:
@@ -264,7 +264,7 @@ def folder_name(name: str) -> str:
 
 
 def folder_key(name: str) -> str:
-    """The same for names that Windows or macOS does not tell apart."""
+    """The folder name in lower case: equal for names that Windows or macOS does not tell apart."""
     return folder_name(name).casefold()
 
 
@@ -288,7 +288,7 @@ def library(
     instead: str = "",
     error: type[MetaphaseError] = MetaphaseError,
 ) -> Any:
-    """A library that is not everybody's."""
+    """Import a library of an extra; where it is not installed, the error says how to install it."""
     try:
         return import_module(module)
     except ImportError as problem:
@@ -303,13 +303,13 @@ _log = logging.getLogger(__name__)
 
 @cache
 def plugin_names(group: Group) -> tuple[str, ...]:
-    """Their names; nothing is loaded."""
+    """The names of the plug-ins of a group; nothing is loaded."""
     return tuple(sorted({entry.name for entry in entry_points(group=group)}))
 
 
 @cache
 def plugins(group: Group) -> dict[str, Any]:
-    """All of a group by name; one that cannot be loaded is left out, and the log says why."""
+    """The plug-ins of a group by name; one that cannot be loaded is left out, and the log says why."""
     loaded: dict[str, Any] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         try:

@@ -27,7 +27,7 @@ def available_cores() -> int:
 
 
 def most_processes(wanted: int) -> int:
-    """So many processes, or as many as one can wait for on Windows."""
+    """The number of processes wanted, or the most that Windows can wait for."""
     return min(wanted, 61) if sys.platform == "win32" else wanted
 
 
@@ -68,7 +68,7 @@ def _watch(sentinel: int) -> None:
 def worker_processes(
     count: int, initializer: Callable[[], None] = end_with_parent
 ) -> Iterator[ProcessPoolExecutor]:
-    """Processes begun afresh. They end at once where the work is interrupted; a pool alone waits for them."""
+    """A pool of freshly started processes, which end at once when the work is interrupted."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(most_processes(count), mp_context=spawn, initializer=initializer) as pool:
         try:
@@ -97,7 +97,7 @@ def in_order(
 
 
 class KeptBytes:
-    """What was made or fetched, up to so many bytes; what was unused longest is dropped first."""
+    """A cache of at most so many bytes; what has been unused longest is dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most, self._size = most, 0

@@ -89,7 +89,7 @@ class Ingredients:
     def noted(
         self, output: Path, facts: Mapping[str, Any] | None = None, *, note: Path | None = None
     ) -> Iterator[None]:
-        """Make an output inside; its old note goes first, so that none ever stands beside other content."""
+        """Make an output inside, then write its note; the old note goes first."""
         note, account = note or note_path(output), self.account()
         with explained(note):
             note.unlink(missing_ok=True)
@@ -282,6 +282,6 @@ def _read(note: Path, entry: str) -> dict[str, Any]:
         content = read_json(note, "no note", next_step="")
     except MetaphaseError:
         return {}
-    check, found = content.pop(CHECK, None), content.get(entry)  # notes of earlier versions have no check
-    sound = check is None or check == fingerprint_of(content)
+    sound = content.pop(CHECK, None) == fingerprint_of(content)
+    found = content.get(entry)
     return found if sound and isinstance(found, dict) else {}

@@ -15,7 +15,6 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,12 +35,8 @@ BLOCK_BYTES = 64 << 10
 """Where a reader asks for less, so much is fetched: directories of slides are read in small steps."""
 GAP_BYTES = 32 << 10
 """Ranges nearer than this are fetched as one."""
-LONGEST_BYTES = 8 << 20
-"""Ranges are put together up to this length."""
 KEPT_BYTES = 64 << 20
 """What was fetched last is kept: neighbouring tiles of a search overlap, and slides are opened often."""
-AT_ONCE = 8
-"""Requests of one file."""
 KNOWN_S = 10
 """How long what is known of a file holds before the server is asked again."""
 
@@ -75,7 +70,7 @@ class _MissingError(RemoteError):
 
 @contextmanager
 def reported_as(error: type[MetaphaseError]) -> Iterator[None]:
-    """What servers fail to deliver inside, as an error of this kind."""
+    """Turn what servers fail to deliver into an error of this kind."""
     try:
         yield
     except RemoteError as problem:
@@ -158,24 +153,30 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, path: RemotePath) -> None:
         self.path, self.status, self._position = path, path.stat(), 0
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fetch")
 
     def at(self, offset: int, size: int) -> bytes:
         """The bytes of a range."""
         found = self._kept(offset, size)
         if found is None:
-            found = self._get(offset, offset + size)
+            sound = self.status.tag and not self.status.tag.startswith("W/")
+            only = {"if_match": self.status.tag} if sound else {}
+            found = self._whole(_got(self.path, range=(offset, offset + size), **only), offset, size)
             self._keep(offset, found)
         return found
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Have ranges (offset, size) ready for `at`: neighbours in one request, several requests at once."""
         missing = sorted({part for part in ranges if part[1] and self._kept(*part) is None})
-        runs = merged(missing)
-        for run, data in zip(runs, self._pool.map(lambda run: self._get(*run), runs), strict=True):
-            for offset, size in missing:
-                if run[0] <= offset and offset + size <= run[1]:
-                    self._keep(offset, data[offset - run[0] : offset - run[0] + size])
+        if not missing:
+            return
+        starts, lengths = zip(*missing, strict=True)
+        with _asking(self.path):
+            import obstore
+
+            store, key = _store_of(self.path)
+            parts = obstore.get_ranges(store, key, starts=starts, lengths=lengths, coalesce=GAP_BYTES)
+        for (offset, size), data in zip(missing, parts, strict=True):
+            self._keep(offset, self._whole(bytes(data), offset, size))
 
     def readable(self) -> bool:
         """True: a URL is only read."""
@@ -192,7 +193,7 @@ class RemoteFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Read on, all that is asked for: by blocks, or in one request where it is more."""
+        """Read from the position on: in blocks, or in one request where more is asked for."""
         offset, size = self._position, self.status.st_size
         wanted = max(0, min(len(buffer), size - offset))
         if wanted > BLOCK_BYTES:
@@ -205,18 +206,10 @@ class RemoteFile(io.RawIOBase):
         self._position += wanted
         return wanted
 
-    def close(self) -> None:
-        """End its threads."""
-        self._pool.shutdown(cancel_futures=True)
-        super().close()
-
-    def _get(self, start: int, stop: int) -> bytes:
-        sound = self.status.tag and not self.status.tag.startswith("W/")
-        only = {"if_match": self.status.tag} if sound else {}
-        data = _got(self.path, range=(start, stop), **only)
-        if len(data) != stop - start:
+    def _whole(self, data: bytes, offset: int, size: int) -> bytes:
+        if len(data) != size:
             raise RemoteError(
-                f"bytes {start:,} to {stop:,} were asked for, and {len(data):,} came",
+                f"{size:,} bytes from {offset:,} on were asked for, and {len(data):,} came",
                 path=self.path,
                 next_step="the server does not serve parts of files correctly: copy the file",
             )
@@ -230,22 +223,6 @@ class RemoteFile(io.RawIOBase):
 
 
 _kept = KeptBytes(KEPT_BYTES)
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges (offset, size) in their order as few (start, stop), with small gaps filled.
-
-    >>> merged([(0, 10), (20, 10), (10_000_000, 5)])
-    [(0, 30), (10000000, 10000005)]
-    """
-    runs: list[tuple[int, int]] = []
-    for offset, size in ranges:
-        stop = offset + size
-        if runs and offset - runs[-1][1] <= GAP_BYTES and stop - runs[-1][0] <= LONGEST_BYTES:
-            runs[-1] = runs[-1][0], max(runs[-1][1], stop)
-        else:
-            runs.append((offset, stop))
-    return runs
 
 
 # ---- the stores ----
@@ -286,7 +263,7 @@ _said_s: dict[str, float] = {}
 
 @contextmanager
 def waiting(url: str, limit_s: float) -> Iterator[None]:
-    """Say so where an answer takes long, and how long it is still waited for; once for several waits."""
+    """Log once that an answer takes long, and how much longer it is waited for."""
 
     def say() -> None:
         now = time.monotonic()
@@ -307,7 +284,7 @@ def waiting(url: str, limit_s: float) -> Iterator[None]:
 
 @contextmanager
 def _asking(path: RemotePath) -> Iterator[None]:
-    """Whatever the server or the way to it says, as an error that names the address."""
+    """Turn whatever the server or the connection answers into an error that names the address."""
     try:
         from obstore import exceptions as their
     except ImportError as problem:

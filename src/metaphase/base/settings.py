@@ -164,7 +164,7 @@ def resolved(base: Path, value: str) -> str:
 def _refuse(
     kind: Any, error: ValidationError, where: str = "", spelled: Mapping[str, str] = {}
 ) -> typing.NoReturn:
-    """Say the first thing that is wrong: a setting's name in its table, its value, and what to give."""
+    """Raise the first fault: the setting's name in its table, its value, and what to give."""
     faults = error.errors(include_url=False, include_context=False)
     fault, path = faults[0], faults[0]["loc"]
     name = _named(path, where)
@@ -257,7 +257,7 @@ def _files_of(folder: str, pattern: str) -> dict[str, Path]:
 
 
 def config_line(path: Path) -> str:
-    """What a configuration says of itself in its first line."""
+    """The first line of a configuration, which says what it is for."""
     return path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ")
 
 

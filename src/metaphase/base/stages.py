@@ -313,7 +313,7 @@ def _state(stage: Stage, account: Account, folder: Path) -> StageState:
 
 
 def _damage(stage: Stage, seals: Mapping[str, Any], folder: Path) -> str:
-    """What of the outputs is not as the stage left it; notes of earlier versions have no seals."""
+    """What of the outputs is not as the stage left it."""
     for name in stage.writes:
         if not (folder / name).exists():
             return f"{name} is gone"

@@ -289,15 +289,13 @@ def write_manifest(path: Path, frame: pd.DataFrame) -> None:
 
 
 def case_folder(workspace: str | Path, case: str) -> Path:
-    """The folder of a case, by its `folder_name` unless it is there as it is; a path is a `UsageError`."""
+    """The folder of a case; a case that is a path is a `UsageError`."""
     if case in ("", ".", "..") or not {"/", "\\", "\0"}.isdisjoint(case):
         raise UsageError(
             f"the case {case[:60]!r} cannot name a folder",
             next_step="use letters, digits, dots, - and _ in `case`",
         )
-    name, folder = folder_name(case), Path(workspace)
-    earlier = workspace and name != case and folder.is_dir() and folder / case in folder.iterdir()
-    return folder / (case if earlier else name)
+    return Path(workspace) / folder_name(case)
 
 
 def flat_case(case: str) -> str:

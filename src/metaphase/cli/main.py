@@ -173,7 +173,7 @@ def main() -> None:
 
 
 class _Warnings(logging.Handler):
-    """What is said from below, as a line on stderr."""
+    """Prints warnings of the package's loggers on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a log record as a warning."""
@@ -181,7 +181,7 @@ class _Warnings(logging.Handler):
 
 
 def _give_up(error: Exception) -> NoReturn:
-    """Say in one line that nobody thought of this, and where more is."""
+    """Report an unforeseen error in one line, with the file that has its traceback, and exit."""
     complain(f"unforeseen {type(error).__name__}: {described(error)}.{_logged(traceback.format_exc())}")
     sys.exit(FAULT)
 

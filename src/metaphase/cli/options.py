@@ -173,40 +173,28 @@ class Command(TyperCommand):
             text = "Print the result as JSON, for programs."
             others.append(_made_by_typer("as_json", bool, False, typer.Option("--json", help=text)))
             others[-1].secondary_opts = []
-        if self._others:
-            text = f"A rarely needed setting, may be repeated: {', '.join(sorted(self._others))}."
+        settings, reached = self._stated
+        if reached:
+            text = f"A rarely needed setting, may be repeated: {', '.join(sorted(reached))}."
             option = typer.Option("--set", metavar="NAME=VALUE", help=text)
             others.append(_made_by_typer("other_settings", list[str], None, option))
-        return [*needed, *self._settings, *others]
+        return [*needed, *settings, *others]
 
     @cached_property
-    def _fields(self) -> dict[str, tuple[str | None, Any, Any, str]]:
-        """The settings that can be stated: their option, type, default and meaning."""
-        own, stated = {param.name for param in self._own}, {}
-        for path, options, others in getattr(self.callback, "takes", ()):
+    def _stated(self) -> tuple[list[Any], dict[str, Any]]:
+        """The settings that are options, and the types of those that `--set` reaches."""
+        own, options, others = {param.name for param in self._own}, [], {}
+        for path, spelled, reached in getattr(self.callback, "takes", ()):
             module, _, title = path.rpartition(".")
             fields = getattr(import_module(f"metaphase.{module}"), title).__pydantic_fields__
-            for name in [*options, *(name for name in fields if name not in options)]:
-                field, option = fields[name], options.get(name)
-                plain = _plain(field.annotation)
-                reached = name not in own and (others is None or name in others)
-                if option or (plain and reached):
-                    stated[name] = option, plain, field.default, field.description or ""
-        return stated
-
-    @cached_property
-    def _settings(self) -> list[Any]:
-        """The settings that are options."""
-        return [
-            _made_by_typer(name, kind, default, typer.Option(option, help=text))
-            for name, (option, kind, default, text) in self._fields.items()
-            if option
-        ]
-
-    @cached_property
-    def _others(self) -> dict[str, Any]:
-        """The types of the other settings."""
-        return {name: kind for name, (option, kind, *_) in self._fields.items() if not option}
+            for name, option in spelled.items():
+                described = typer.Option(option, help=fields[name].description)
+                kind = _plain(fields[name].annotation)
+                options.append(_made_by_typer(name, kind, fields[name].default, described))
+            for name in fields.keys() - spelled.keys() - own if reached is None else reached:
+                if kind := _plain(fields[name].annotation):
+                    others[name] = kind
+        return options, others
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its parameters with `--help`, which says in plain words what they take."""
@@ -217,8 +205,9 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Take the settings from what was given, check the rest, run, and print the answer."""
+        settings, reached = self._stated
         stated = {}
-        for param in self._settings:
+        for param in settings:
             value = ctx.params.pop(param.name)
             if ctx.get_parameter_source(param.name).name == "COMMANDLINE":
                 stated[param.name] = Given(value, param.opts[0])
@@ -226,8 +215,8 @@ class Command(TyperCommand):
             name, sign, value = text.partition("=")
             if not sign:
                 raise UsageError(f"--set {text}", next_step="write --set NAME=VALUE")
-            refuse_unknown([name], self._others, "--set")
-            stated[name] = Given(_value(value, self._others[name]), f"--set {name}")
+            refuse_unknown([name], reached, "--set")
+            stated[name] = Given(_value(value, reached[name]), f"--set {name}")
         for name, own in ctx.params.items():
             for value in own if isinstance(own, list | tuple) else (own,):
                 if isinstance(value, float) and not math.isfinite(value):

@@ -98,7 +98,7 @@ class Crops(ABC):
         """The picture, as JPEG."""
 
     def _note(self, item: str, view: str, reason: str = "") -> None:
-        """A picture of an item cannot be had for a reason; or it can."""
+        """Note why a picture of an item cannot be shown, or that it can."""
         with self._lock:
             if self._left_out.get(item, "") == reason or self._failed.setdefault(item, view) != view:
                 return

@@ -27,8 +27,7 @@ from metaphase.labels.observers.positions import (
 from metaphase.labels.observers.store import Given
 from metaphase.reports.pages import encode_png, in_words
 from metaphase.reports.slide.pictures import coarse_tissue, heat_colours
-from metaphase.web.access import MAX_BODY
-from metaphase.web.serving import MAX_BATCH, Message, ObserverName, OnceInAWhile, Reply, SentAnswer
+from metaphase.web.serving import Message, OnceInAWhile, Reply
 from metaphase.web.viewed import KEY_BYTES, SLIDE, TILE_PX, ViewedSlide, levels_of
 
 _log = logging.getLogger(__name__)
@@ -66,19 +65,6 @@ class OfScope(Message):
 
     slide: Annotated[str, Field(max_length=2 * KEY_BYTES)]
     region: Annotated[str, Field(pattern=r"^([0-9a-f-]{36}|place)$")]
-
-
-class SaidOfSlide(SentAnswer[Position | OfScope]):
-    """One thing that is said of a slide; an outline is long."""
-
-    answer: Annotated[str, Field(max_length=MAX_BODY)] | None
-
-
-class SaidOfSlides(Message):
-    """All that waits in a browser, oldest first."""
-
-    observer: ObserverName
-    answers: Annotated[list[SaidOfSlide], Field(min_length=1, max_length=MAX_BATCH)]
 
 
 class AskedCount(Message):

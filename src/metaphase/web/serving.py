@@ -123,7 +123,7 @@ def _most_connections() -> int:
 
 
 class OnceInAWhile(logging.Filter):
-    """Lets a complaint through once in `QUIET_S`: without descriptors, a server has thousands a second."""
+    """Lets each message through once in `QUIET_S`: without descriptors, a server logs thousands a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ def picture(content: bytes | None, ending: str = "jpg") -> Response:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    """A name that is none is the observer's to mend; all else the operator's, and the browser tries again."""
+    """A wrong name is for the observer to correct; after all else the browser tries again."""
     if isinstance(error, UsageError):
         return JSONResponse({"detail": str(error)}, 422)
     _log.error("answers cannot be saved: %s", error)
@@ -334,7 +334,7 @@ class SentAnswer(Message, Generic[Item]):
 
     uuid: UUID
     item: Item
-    answer: Annotated[str, Field(max_length=64)] | None
+    answer: str | None
     seconds: Annotated[float, Field(ge=0, le=MAX_ANSWER_S)]
 
 
@@ -346,7 +346,7 @@ class SentAnswers(Message, Generic[Item]):
 
 
 class Receipt(Message):
-    """What became of them; a refused one names an item or answer that there is no more."""
+    """Which answers were saved; a refused one names an item or answer that no longer exists."""
 
     saved: list[UUID]
     refused: list[UUID]

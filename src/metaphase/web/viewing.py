@@ -28,7 +28,6 @@ from metaphase.web.messages import (
     OfScope,
     Pixel,
     Position,
-    SaidOfSlides,
     count_view,
     drawn_density,
     row_with,
@@ -45,6 +44,7 @@ from metaphase.web.serving import (
     Ready,
     Receipt,
     Reply,
+    SentAnswers,
     bare_app,
     picture,
     serve,
@@ -64,7 +64,7 @@ def viewing_app(
     """The application; slides that have moved lie in the folder `moved`."""
     if not files("metaphase.web").joinpath("static", "openseadragon", ZOOMER).is_file():
         raise MetaphaseError(
-            "this copy of metaphase was made without OpenSeadragon",
+            "OpenSeadragon is missing from this installation of metaphase",
             next_step="install it from a wheel, or run make in its repository",
         )
     app = bare_app("shared", "viewing", "openseadragon")
@@ -237,7 +237,7 @@ def _add_review(
         return {"applied": applied, "failed": [*map(in_words, failed)]}
 
     @app.post("/api/answers")
-    def answers(sent: SaidOfSlides) -> Receipt:
+    def answers(sent: SentAnswers[Position | OfScope]) -> Receipt:
         """Write answers, regions and places; the reply leaves when they are on the disk."""
         saved, refused = [], []
         for said in sent.answers:

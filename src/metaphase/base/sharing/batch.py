@@ -198,7 +198,7 @@ def run_batch(
         known = {failure.name for failure in known_failures(folder)}
         lost = [failure.name for failure in batch.failures if failure.name not in known]
         if lost:
-            watch.noted(f"not recorded as failed, for want of space or a shorter path: {', '.join(lost)}")
+            watch.noted(f"could not be recorded as failed (disk full, or path too long): {', '.join(lost)}")
         _tidy(folder)
     return batch
 
@@ -263,32 +263,28 @@ class Attempt(Generic[Item]):
             if self.folder is None:
                 return work(self.item, begin())
             with holding(_lease_of(self.folder, self.name), self.lapsed) as lease:
-                return lease if isinstance(lease, Holder) else self._made_under(lease, work, begin())
+                if isinstance(lease, Holder):
+                    return lease
+                outcome = self._outcome(lease, work, begin())
+                lease.check()  # while the item is still ours
+                _record(self.folder, self.name, outcome)
+                return outcome
         except LeaseLostError:
             return Holder(b"")
         except Exception as error:  # noqa: BLE001 -- one item must not stop a cohort
             return Failure.of(self.name, error)
 
-    def _made_under(self, lease: Lease, work: Work[Item, Result], progress: Progress) -> Result | Failure:
+    def _outcome(self, lease: Lease, work: Work[Item, Result], progress: Progress) -> Result | Failure:
         def step(done: float, total: float) -> None:
             lease.check()
             progress(done, total)
 
-        record = _record_of(self.folder or Path(), self.name)
         try:
-            result = work(self.item, step)
+            return work(self.item, step)
         except LeaseLostError:
             raise
-        except Exception as error:  # noqa: BLE001 -- recorded while the item is still ours
-            lease.check()
-            failure = Failure.of(self.name, error)
-            with suppress(OutputError):  # a full disk, or a folder of its name, stops no cohort
-                write_text(record, json.dumps(asdict(failure)))
-            return failure
-        lease.check()
-        with suppress(OSError):
-            record.unlink(missing_ok=True)
-        return result
+        except Exception as error:  # noqa: BLE001 -- as above
+            return Failure.of(self.name, error)
 
 
 @contextmanager
@@ -343,10 +339,18 @@ def forget_failures(folder: Path, wanted: Collection[str]) -> None:
     """Forget the failures of all items but those that are wanted; nothing where none failed."""
     others = [failure.name for failure in known_failures(folder) if failure.name not in wanted]
     for name in others:
-        with suppress(OSError):
-            _record_of(folder, name).unlink(missing_ok=True)
+        _record(folder, name, None)
     if others:
         write_log(folder / ERRORS)
+
+
+def _record(folder: Path, name: str, outcome: object) -> None:
+    """Keep what failed until it is done; a full disk, or a folder of its name, stops no cohort."""
+    with suppress(OutputError, OSError):
+        if isinstance(outcome, Failure):
+            write_text(_record_of(folder, name), json.dumps(asdict(outcome)))
+        else:
+            _record_of(folder, name).unlink(missing_ok=True)
 
 
 def _record_of(folder: Path, name: str) -> Path:

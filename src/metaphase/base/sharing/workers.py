@@ -336,7 +336,7 @@ def _client(distributed: Any, where: Any) -> Any:
         return distributed.Client(where, set_as_default=False)
     except Exception as error:  # whatever a server that is none may say
         foreseen = isinstance(error, OSError | TypeError | ValueError) and str(error)
-        why = described(error) if foreseen else "what is there speaks otherwise"
+        why = described(error) if foreseen else "another kind of server answers"
         raise UsageError(
             f"no Dask scheduler answers at {where} ({why})",
             next_step="give the address that `dask scheduler` prints, such as tcp://10.0.0.1:8786, "
