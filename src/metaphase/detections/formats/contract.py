@@ -133,7 +133,7 @@ class Format:
     @property
     def ending(self) -> str:
         """What follows the name of a new file."""
-        return self.own_ending if self.shares_ending or self.holds else self.suffixes[0]
+        return self.own_ending if self.shares_ending or ".json" in self.suffixes else self.suffixes[0]
 
 
 def load_json(path: Path) -> Any:
