@@ -41,13 +41,13 @@ def slides_in(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.is_dir() or is_called_slide(path):
             found.append(path)
             continue
-        inside = sorted(path.iterdir(), key=lambda one: natural(one.name))
-        inside = [one for one in inside if not one.name.startswith(".")]
-        slides = [one for one in inside if is_called_slide(one) and ".tissue." not in one.name]
+        inside = sorted(path.iterdir(), key=lambda child: natural(child.name))
+        inside = [child for child in inside if not child.name.startswith(".")]
+        slides = [child for child in inside if is_called_slide(child) and ".tissue." not in child.name]
         if not slides:
             raise UsageError("no slide in the folder", path=path, next_step="give the folder with the slides")
-        parts = {one.with_suffix("") for one in slides if one.suffix.lower() == ".mrxs"}
-        others += [one for one in inside if one not in slides and one not in parts]
+        parts = {slide.with_suffix("") for slide in slides if slide.suffix.lower() == ".mrxs"}
+        others += [child for child in inside if child not in slides and child not in parts]
         found += slides
     return found, others
 
@@ -105,15 +105,15 @@ def without_resolution(slides: Iterable[CohortSlide]) -> dict[str, MissingResolu
     Slides that cannot be opened fail when their turn comes.
     """
     unstated, slides = dict[str, MissingResolutionError](), list(slides)
-    stated = ordered_map(lambda one: one.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
-    for one, mpp in zip(slides, stated, strict=True):
+    stated = ordered_map(lambda item: item.slide.effective_mpp, slides, threads=AT_ONCE, ahead=4 * AT_ONCE)
+    for item, mpp in zip(slides, stated, strict=True):
         if mpp is not None:
             continue
         try:
-            with one.slide.open() as slide:
+            with item.slide.open() as slide:
                 _ = slide.mpp
         except MissingResolutionError as error:
-            unstated[one.name] = error
+            unstated[item.name] = error
         except MetaphaseError:
             continue
     return unstated
@@ -126,12 +126,12 @@ def cohort_slides(
     table = read_manifest(manifest)
     table = table[(table["he"] != "") & ((table["split"] == split) | (not split))]
     found = [cohort_slide(row, tissue=tissue) for row in table.to_dict("records")]
-    often = Counter(one.name for one in found)
+    often = Counter(slide.name for slide in found)
     if alike := [name for name in often if often[name] > 1]:
         advice = "name its cases differently: / becomes - in the names of folders"
         raise UsageError(f"two cases would write to {named(alike)}", path=manifest, next_step=advice)
-    silent = iter(sources_with([one.slide.path for one in found if one.slide.mpp is None], mpp))
-    return [replace(one, slide=next(silent)) if one.slide.mpp is None else one for one in found]
+    silent = iter(sources_with([slide.slide.path for slide in found if slide.slide.mpp is None], mpp))
+    return [replace(slide, slide=next(silent)) if slide.slide.mpp is None else slide for slide in found]
 
 
 def cohort_slide(row: Mapping[Any, Any], *, tissue: str = "") -> CohortSlide:
@@ -152,10 +152,10 @@ def with_regions(slides: Sequence[CohortSlide], path: Path) -> list[CohortSlide]
             path=path,
             next_step="give a folder with a file named after each slide, or the column regions of a manifest",
         )
-    found = [replace(one, regions=regions_for(path, one.name)) for one in slides]
-    if slides and not any(one.regions for one in found):
+    found = [replace(slide, regions=regions_for(path, slide.name)) for slide in slides]
+    if slides and not any(slide.regions for slide in found):
         raise UsageError(
-            f"holds no regions of {named(one.name for one in slides)}",
+            f"holds no regions of {named(slide.name for slide in slides)}",
             path=path,
             next_step="name its files after the slides: NAME.geojson or NAME.xml",
         )

@@ -99,7 +99,9 @@ def ask_for(
             before = {name: slides for name, slides in known.slides.items() if _still_asks(output, name)}
         else:
             new = {name for slides in now.values() for name in slides}
-            there = [] if alone else [one.name for one in result_folders(output) if one.name not in new]
+            there = (
+                [] if alone else [folder.name for folder in result_folders(output) if folder.name not in new]
+            )
             before = {EARLIER: tuple(there)} if there else {}
         wanted = Asked(slides=before | now, setting=_setting(points))
         if wanted != known:
@@ -164,7 +166,7 @@ def write_cohort(output: str | Path, *, prune: bool = False) -> CohortFolder:
 
 @contextmanager
 def _going_on(locked: list[OutputError]) -> Iterator[None]:
-    """A table that somebody has open in a spreadsheet must not keep the others from being written."""
+    """Collect the error of a table that is open in a spreadsheet, so that the others are still written."""
     try:
         yield
     except OutputError as error:
@@ -172,7 +174,7 @@ def _going_on(locked: list[OutputError]) -> Iterator[None]:
 
 
 def _prune(output: Path, name: str) -> str:
-    """Move a slide's results out of the way; nothing is lost, and answers least of all."""
+    """Move a slide's results to the folder `removed`, and say under which name; nothing is deleted."""
     number, target = 1, output / REMOVED / name
     while target.exists():
         number += 1
@@ -215,7 +217,7 @@ def _load_cohort(output: Path, kept: Iterable[dict[str, Any]], wanted: Asked | N
 
 
 def _stamp(folder: Path, *files: str) -> str:
-    """Tells files that were written anew."""
+    """A key that changes when files are written anew."""
     states = []
     for file in files:
         with suppress(FileNotFoundError):
@@ -231,7 +233,7 @@ def _cohort_row(result: SlideResult, stamp: str) -> dict[str, Any]:
     known = {name: None if row[name] != row[name] else row[name] for name in COLUMNS}  # no NaN in JSON
     return known | {
         "detections": record.detections,
-        "warnings": list(dict.fromkeys(one.code for one in result.warnings)),
+        "warnings": list(dict.fromkeys(warning.code for warning in result.warnings)),
         "model": record.operating_points.model,
         "report": f"{folder}/{REPORT}",
         "text": record.text,
@@ -273,7 +275,7 @@ def _words(output: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, R
         if new or not methods:
             with suppress(MetaphaseError):  # somebody works on it just now
                 result = load_result(output / row["folder"])
-                said = {one.code: one for one in result.warnings}
+                said = {warning.code: warning for warning in result.warnings}
                 by_code |= {code: said[code] for code in new if code in said}
                 methods = methods or methods_text(result.record, result.points, len(rows), **people)
     return by_code, methods

@@ -1,4 +1,4 @@
-"""What finished tiles of a search found, kept on the disk: a killed search goes on where it stopped."""
+"""The results of finished tiles on disk, from which a killed search resumes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _checksum(text: bytes) -> bytes:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """An empty file whose room on the disk is taken: a mapped hole on a full one ends a program."""
+    """Create a file with its space allocated: writing to a mapped hole on a full disk kills the process."""
     try:
         with path.open("wb") as file:
             if hasattr(os, "posix_fallocate"):

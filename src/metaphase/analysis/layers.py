@@ -31,17 +31,17 @@ MARKER_PX = 50.0
 
 def reader(path: str | list[str]) -> Callable[[Any], list[Layer]] | None:
     """What reads a path for napari; None for what is neither a slide, nor results, nor detections."""
-    paths = [Path(one) for one in ([path] if isinstance(path, str) else path)]
-    known = all(one.is_file() or result_folders(one) for one in paths)
-    return (lambda _: [layer for one in paths for layer in layers_of(one)]) if known else None
+    paths = [Path(each) for each in ([path] if isinstance(path, str) else path)]
+    known = all(each.is_file() or result_folders(each) for each in paths)
+    return (lambda _: [layer for each in paths for layer in layers_of(each)]) if known else None
 
 
 def layers_of(path: Path) -> Iterator[Layer]:
     """The layers of results of `metaphase detect`, of a slide, or of a file of detections."""
     folder = path.parent if path.name == SUMMARY else path
     if folder.is_dir():
-        for one in result_folders(folder):
-            yield from _result_layers(load_result(one))
+        for slide_folder in result_folders(folder):
+            yield from _result_layers(load_result(slide_folder))
     elif path.suffix.lower() in DETECTIONS:
         found = read_detections(path)
         for name in found.slides:
@@ -55,7 +55,7 @@ def _result_layers(result: SlideResult) -> Iterator[Layer]:
         yield image_layer(result.source.open())
     mpp, spot = result.mpp, result.record.hotspot
     shape = {"scale": (mpp, mpp), "face_color": "transparent", "edge_width": 4 / mpp}
-    outlines = [np.array(one.exterior.coords)[:, ::-1] for one in result.tissue.polygons(1.0)]
+    outlines = [np.array(polygon.exterior.coords)[:, ::-1] for polygon in result.tissue.polygons(1.0)]
     yield (
         outlines,
         shape | {"name": f"{result.name}: tissue", "shape_type": "polygon", "edge_color": TISSUE},

@@ -111,7 +111,7 @@ class SlideSettings(Stored):
 
 
 def read_stored(path: Path, kind: type[Kind]) -> Kind:
-    """A file of the record, which says what it must."""
+    """Read and check a file of the record."""
     what, again = "holds no finished result", "remove it and run metaphase detect again, into the same folder"
     if kind is SlideSettings and not is_file(path):
         raise MetaphaseError(f"has no {path.name}", path=path.parent, next_step=AGAIN)
@@ -135,7 +135,7 @@ def read_stored(path: Path, kind: type[Kind]) -> Kind:
 
 
 def write_stored(path: Path, plain: Mapping[str, Any]) -> None:
-    """Write a file of the record, where it says something new."""
+    """Write a file of the record with its checksum, unless it says the same already."""
     content = json.loads(json.dumps(plain, allow_nan=False))  # as it is read back
     content.pop(CHECK, None)
     text = json.dumps(content | {CHECK: fingerprint_of(content)}, indent=2) + "\n"
@@ -144,7 +144,7 @@ def write_stored(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def save_settings(folder: Path, settings: SlideSettings, site: SiteProfile | None) -> None:
-    """Leave what reads the slide, for whoever counts it again without a model; its profile first."""
+    """Write what is needed to count the slide again without a model; the profile first."""
     path = folder / SITE
     if site is not None:
         save_profile(path, site)
@@ -155,7 +155,7 @@ def save_settings(folder: Path, settings: SlideSettings, site: SiteProfile | Non
 
 
 def site_key(site: SiteProfile | None) -> str:
-    """Tells profiles of laboratories apart; empty without one."""
+    """A key of a laboratory's profile; empty without one."""
     return "" if site is None else fingerprint_of(account_of(site))
 
 
@@ -297,7 +297,7 @@ class SlideResult:
 
     @cached_property
     def settings(self) -> SlideSettings:
-        """What it was read by."""
+        """Model, operating points and settings of the count."""
         return load_settings(self.folder)
 
     @cached_property
@@ -383,7 +383,7 @@ def found_from(folder: Path, stated: str) -> Path:
     above = folder.resolve().parents
     ends = (parent / end for end in tails(path.as_posix())[1:] for parent in above)
     paths = (path, *(parent / path for parent in above), folder / path.name, *ends)
-    return next((one for one in paths if is_slide_there(one)), path)
+    return next((candidate for candidate in paths if is_slide_there(candidate)), path)
 
 
 def load_result(folder: str | Path) -> SlideResult:
@@ -391,7 +391,7 @@ def load_result(folder: str | Path) -> SlideResult:
     folder = Path(folder)
     if not is_file(folder / SUMMARY) and (slides := result_folders(folder)):
         raise UsageError(
-            f"holds the results of several slides ({named(one.name for one in slides)})",
+            f"holds the results of several slides ({named(slide.name for slide in slides)})",
             path=folder,
             next_step=f"name the folder of one, such as {slides[0]}",
         )

@@ -213,9 +213,11 @@ def withdraw_review(
         if (result.folder / ANSWERS).is_file():
             with log_of(result) as log:
                 mine, marks = log.current(observer), log.marks(observer)
-                known |= {one.observer for one in log.current()} | {one.observer for one in log.marks()}
+                known |= {answer.observer for answer in log.current()}
+                known |= {mark.observer for mark in log.marks()}
                 earlier += [result.folder] if log.known(observer) in log.observers() else []
-                items = [one.item for one in mine] + [mark_name(one.kind, one.x, one.y) for one in marks]
+                items = [answer.item for answer in mine]
+                items += [mark_name(mark.kind, mark.x, mark.y) for mark in marks]
                 log.record_many(Entry(observer, item, None) for item in items)
         if items or observer.strip().casefold() in shares:
             withdrawn[result.name] = len(items)
@@ -247,7 +249,7 @@ MOVED_PX = 1.0
 
 @dataclass(frozen=True)
 class Taken:
-    """What an edited file said about a slide: only what differs from the exported files is an answer."""
+    """What an edited file says about a slide: only what differs from the exported files is an answer."""
 
     slide: str
     mitoses: int
@@ -273,12 +275,12 @@ def import_review(
     was left is accepted. Polygons whose class says that figures count there, or do not, are regions; a file
     with nothing else says nothing about detections. Taking a file twice changes nothing.
     """
-    names = {one.name: one for one in results}
+    names = {result.name: result for result in results}
     only = next(iter(names)) if len(names) == 1 else None
     regions = () if only is None else regions_among(Path(file))
     if only is not None and regions:
         _outline(names[only], regions, observer, Path(file))
-    scale = {one.name: one.mpp for one in results}
+    scale = {result.name: result.mpp for result in results}
     points = read_detections(file, mpp=scale[only] if only else scale, slide=only)
     outlined = shapely.union_all([shapely.box(*region.shape.buffer(1).bounds) for region in regions])
     outline = points.table["label"].map(is_of_region).astype(bool)
@@ -303,19 +305,20 @@ def import_review(
 
 def _outline(result: SlideResult, regions: Sequence[Region], observer: str, file: Path) -> None:
     """Write the regions of a file in place of those that stand."""
-    placed = [on_slide(one, result.record.width, result.record.height, file) for one in regions]
-    names = {one.id for one in placed}
+    placed = [on_slide(region, result.record.width, result.record.height, file) for region in regions]
+    names = {region.id for region in placed}
     with log_of(result) as log:
         before = log.scope().regions
-        gone = [region_entry(observer, one, there=False) for one in before if one.id not in names]
-        new = [region_entry(observer, one) for one in placed if not any(one.says(other) for other in before)]
-        log.record_many([*gone, *new])
+        gone = [region for region in before if region.id not in names]
+        new = [region for region in placed if not any(region.says(other) for other in before)]
+        entries = [region_entry(observer, region, there=False) for region in gone]
+        log.record_many([*entries, *(region_entry(observer, region) for region in new)])
 
 
 def export_regions(results: Sequence[SlideResult], path: Path) -> dict[str, int]:
     """Write the regions that people outlined, as one file of a slide or a folder with one each; how many of
     which slide."""
-    found = {one.name: scope_of(one).regions for one in results}
+    found = {result.name: scope_of(result).regions for result in results}
     found = {name: regions for name, regions in found.items() if regions}
     is_file = path.suffix.lower() in (".geojson", ".xml")
     if not found or (is_file and len(results) > 1):
@@ -337,9 +340,10 @@ def _take(result: SlideResult, points: pd.DataFrame, observer: str, complete: bo
     scopes = dict.fromkeys((result.record.scope, ANYWHERE))  # of now, and of before anybody outlined a region
     read = [_differences(result, points, known, scope, complete) for scope in scopes for known in exports]
     with log_of(result) as log:
-        standing = {one.item: one.answer for one in log.current() if one.observer == log.known(observer)}
+        own = [answer for answer in log.current() if answer.observer == log.known(observer)]
+        standing = {answer.item: answer.answer for answer in own}
         changed = [dict(answers.items() - standing.items()) for answers, _ in read]
-        nearest = min(range(len(read)), key=lambda one: len(changed[one]))
+        nearest = min(range(len(read)), key=lambda index: len(changed[index]))
         log.record_many(Entry(observer, item, answer) for item, answer in changed[nearest].items())
     _, taken = read[nearest]
     others = len(changed[0].keys() - changed[nearest].keys()) if nearest else 0

@@ -68,13 +68,13 @@ WRONG_STAIN_CONFIDENCE = 0.8
 
 @dataclass(frozen=True, eq=False)
 class SlideOutcome(SlideResult):
-    """A finished slide, and what this run had to do for it."""
+    """A finished slide, and the state of each stage before this run."""
 
     states: States
 
     @property
     def resumed(self) -> bool:
-        """Found finished, nothing was done."""
+        """Whether every stage was kept, so that nothing was done."""
         return all(state.status == "kept" for state in self.states)
 
 
@@ -106,9 +106,7 @@ def detect_slide(
         search.refuse_other_stain(facts)
         search.refuse_damage(facts)
     else:
-        with (
-            slide.slide.open() as opened
-        ):  # the earlier result of a slide that is out of reach stays what it is
+        with slide.slide.open() as opened:  # fails before anything is changed where the slide cannot be read
             for region in slide.regions or ():
                 on_slide(region, opened.width, opened.height)
         _refuse_answered(slide, search.folder)
@@ -122,7 +120,7 @@ def detect_slide(
 def slide_states(
     slide: CohortSlide, folder: str | Path, model: ReadyDetector, config: DetectionConfig | None = None
 ) -> States:
-    """Where the stages of a slide stand, and why those that are not kept would be done; nothing is done."""
+    """The state of each stage of a slide, with the reason where it is out of date; runs none of them."""
     search = SlideSearch(slide, Path(folder), model, config or DetectionConfig())
     return stage_states([search.stage, *search.follows().stages()], search.folder)
 
@@ -138,7 +136,7 @@ class SlideSearch:
 
     @property
     def stage(self) -> Stage:
-        """The first of the table."""
+        """The search as a stage."""
         slide, detector = self.slide, self.model.detector
         made_from = SlideSearched(
             slide.slide,
@@ -159,7 +157,7 @@ class SlideSearch:
         )
 
     def follows(self) -> SearchedSlide:
-        """The slide, once its search is done."""
+        """What follows the search: its settings, and the stages after it."""
         detector, config = self.model.detector, self.config
         points, peaks = config.points(detector), config.peaks(detector)
         searched_with = {"networks": account_of(detector.identities), "peaks": account_of(peaks)}
@@ -261,7 +259,7 @@ def _refuse_without_dicom(slide: CohortSlide, config: DetectionConfig) -> None:
 
 
 def _refuse_answered(slide: CohortSlide, folder: Path) -> None:
-    """Refuse to take answers about another slide for answers about this one."""
+    """Refuse a folder whose answers are about another slide of this name."""
     before = made_from(note_of(folder, "search")).get("ingredients", {}).get("slide", {}).get("content")
     if before is None or not (folder / ANSWERS).is_file() or before == slide.slide.account()["content"]:
         return
@@ -274,7 +272,7 @@ def _refuse_answered(slide: CohortSlide, folder: Path) -> None:
 
 @lru_cache(1)
 def _judge(model: Path, device: str | None) -> NetworkJudge:
-    """The network that tells atypical figures, for all slides of a cohort."""
+    """The network that tells atypical figures, loaded once for a cohort."""
     from metaphase.networks.judging import NetworkJudge  # needs torch
 
     return NetworkJudge([model], device)

@@ -143,7 +143,7 @@ def stated_counts(
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on. All
     carry how the detections in `files` were searched for."""
     table = counts_table(counts)
-    table.attrs[SEARCH] = read_search([one for path in files for one in detection_files(path, every=True)])
+    table.attrs[SEARCH] = read_search([file for path in files for file in detection_files(path, every=True)])
     if len(points) == 1:
         table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
     return table
@@ -167,7 +167,7 @@ def read_cases(
     files = [file for path in detections for file in detection_files(path, every=True)]
     summaries = {file: summary_beside(file) for file in files}
     results = {file: one for file, one in summaries.items() if "name" in one and "mpp" in one}
-    stated = {float(one["mpp"]) for one in results.values()}
+    stated = {float(result["mpp"]) for result in results.values()}
     mpp = stated.pop() if mpp is None and len(stated) == 1 else mpp
     scale = mpp if cohort is None else cohort.mpp_by_name()
     parts = [
@@ -202,8 +202,8 @@ def _scope_of(summary: Mapping[str, Any], file: Path) -> Scope:
 def _stated(files: Sequence[Path]) -> dict[str, Any]:
     """From where on files say that they list detections, and have all of them."""
     stated = [read_statement(table) for table in files]
-    lists = {stated_share(one, "mitoses", "delta") for one in stated}
-    kept = (stated_share(one, "search", "floor") or 0.0 for one in stated)
+    lists = {stated_share(points, "mitoses", "delta") for points in stated}
+    kept = (stated_share(points, "search", "floor") or 0.0 for points in stated)
     return {"listed": lists.pop() if len(lists) == 1 else None, "kept_from": max(kept, default=0.0)}
 
 
@@ -283,7 +283,7 @@ def count_cohort(
         own = sites.get(case.name, site)
         about |= {"area_mm2": case.area_mm2, "site": None if own is None else own.knowledge(case.name)}
         about |= {"listed": case.listed, "kept_from": case.kept_from, "scope": case.scope}
-        counts = [count_slide(case.points, **about, config=one) for one in settings]
+        counts = [count_slide(case.points, **about, config=setting) for setting in settings]
         return [
             count.model_copy(update={"warnings": unique((*count.warnings, *case.warnings))})
             for count in counts

@@ -57,7 +57,7 @@ class SlideSearched(Ingredients, stage="search", schema=5):
 
 @dataclass(frozen=True)
 class TileSearch:
-    """A slide on its way through the engine; what finished tiles found is kept in a journal."""
+    """A resumable search of one slide; the results of finished tiles are kept in a journal."""
 
     slide: Slide
     tissue: TissueMask
@@ -66,16 +66,16 @@ class TileSearch:
     """Resolution of the networks, in um/px."""
     peaks: PeakConfig
     key: str
-    """Of the search: a journal with another one is not gone on with."""
+    """Key of the search; a journal of another search is dropped."""
     tile_px: int | None = None
     decoders: TileProcesses | None = None
     allow_damage: bool = False
-    """Go on without what cannot be decoded, where the slide notes its flaws."""
+    """Leave out what cannot be decoded, where the slide notes its flaws."""
 
     @property
     def undecodable(self) -> list[Box]:
         """Parts of level 0 that could not be decoded so far, each once."""
-        return list(dict.fromkeys(one.box for one in self.slide.flaws or () if one.kind == UNDECODABLE))
+        return list(dict.fromkeys(flaw.box for flaw in self.slide.flaws or () if flaw.kind == UNDECODABLE))
 
     @property
     def sound_tissue(self) -> TissueMask:
@@ -93,9 +93,9 @@ class TileSearch:
     def found(
         self, folder: Path, name: str, probability_map: Path | None, progress: Progress
     ) -> Iterator[pd.DataFrame]:
-        """Detections on tissue, double ones suppressed, the most probable first, as a detection table.
+        """Detections on tissue, duplicates suppressed, the most probable first, as a detection table.
 
-        What finished tiles found is forgotten at the end of the `with` statement, once the table is safe.
+        The journal is removed at the end of the `with` statement, once the caller has written the table.
         """
         maps = None
         if probability_map is not None:
@@ -176,7 +176,7 @@ class SplitSearch:
     peaks: PeakConfig
     device: str | None = None
     tissues: dict[str, TissueMask] = field(default_factory=dict)
-    """Of the slides seen so far; many networks search the same."""
+    """Tissue by slide, found once for all networks."""
 
     def search(
         self, name: str, models: Sequence[Path], slides: Sequence[CohortSlide], report: Report

@@ -115,7 +115,7 @@ Found = TypeVar("Found", bound=SlideCount)
 
 @dataclass(frozen=True)
 class SearchedSlide:
-    """A slide whose search is done, and all that decides what follows."""
+    """A slide whose search is done, with all that decides the stages after it."""
 
     folder: Path
     name: str
@@ -139,7 +139,7 @@ class SearchedSlide:
         return (SEARCH, *tissue_files(self.name), *maps)
 
     def finish(self, report: Report = silent) -> tuple[SlideRecord, States]:
-        """Do what is left, and say it in the summary."""
+        """Run the stages that are out of date, and write the summary."""
         search = kept_stage(self.folder, "search", self.searched)
         (state,) = stage_states([search], self.folder)
         if state.status != "kept":
@@ -155,10 +155,10 @@ class SearchedSlide:
         return record, states[1:]
 
     def stages(self) -> list[Stage]:
-        """The table, with all that decides each stage beside those before it."""
+        """The stages after the search, each with the settings and answers that decide its result."""
         asked, points, answers = self.settings, self.settings.points, self._answers
         review = self.review(
-            answers=tuple((one.observer, one.item, one.answer) for one in answers),
+            answers=tuple((answer.observer, answer.item, answer.answer) for answer in answers),
             left_out=self._left_out,
             threshold=asked.counting.threshold if answers else None,
             scope=self._scope,
@@ -170,7 +170,7 @@ class SearchedSlide:
             points=points,
             formats=tuple(sorted(asked.formats)),
         )
-        marks = tuple((one.kind, one.x, one.y, one.text, one.observer) for one in self._marks)
+        marks = tuple((mark.kind, mark.x, mark.y, mark.text, mark.observer) for mark in self._marks)
         report = self.report(name=self.name, points=points, card=asked.card, marks=marks)
         stages = [
             self.look(),
@@ -189,7 +189,7 @@ class SearchedSlide:
 
     @stage("look", "colour, and size of nuclei", reads=("search",))
     def look(self, _report: Report) -> Facts:
-        """What is seen without networks, and has nothing to do with what was found."""
+        """Warnings about the picture itself: colour, and size of nuclei."""
         with self.source.open() as slide:
             slide.flaws = []
             return {"warnings": [warning.to_dict() for warning in look_warnings(slide)]}
@@ -403,7 +403,7 @@ class SearchedSlide:
         return self.settings.probability_map or there
 
     def _warnings(self, count: SlideCount) -> ResultWarnings:
-        """What speaks against a count."""
+        """All warnings about a count: its own, those of slide and model, and answers that were left out."""
         what = "answers are about positions off the slide, or cannot be understood, and do not count"
         left = ResultWarning(
             "answers-left-out", f"{self._left_out} {what}", f"see {ANSWERS} for who gave them"
@@ -434,9 +434,10 @@ def other_stain(facts: Facts) -> str:
 
 
 def answers_key(given: Sequence[Given], scope: Scope, marks: Sequence[Mark]) -> str:
-    """Tells answers, where figures count, and marks from others; empty without any."""
-    said = [(one.observer, one.item, one.answer) for one in given] + [astuple(one) for one in marks]
-    return (fingerprint_of(said) if said else "") + scope.key
+    """A key of answers, scope and marks; empty without any."""
+    entries: list[Any] = [(answer.observer, answer.item, answer.answer) for answer in given]
+    entries += [astuple(mark) for mark in marks]
+    return (fingerprint_of(entries) if entries else "") + scope.key
 
 
 def apply_answers(folder: str | Path, source: SlideSource | None = None) -> SlideResult:

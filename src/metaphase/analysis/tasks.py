@@ -104,9 +104,11 @@ def evaluate_tasks(truth: Path, found: Path, folder: Path) -> tuple[TextTable, l
     if not tasks:
         raise TableError("holds neither grades nor points", path=truth, next_step="check the data set")
     columns = [name.replace("_", " ") for name in vars(TASKS["grade"])]
-    rows = [tuple(text(value) for value in vars(one).values()) for one in tasks.values()]
+    rows = [tuple(text(value) for value in vars(task).values()) for task in tasks.values()]
     table = TextTable("Table IV", columns, rows, NOTE)
-    reached = {one.metric: one.held_out if np.isnan(one.test.value) else one.test for one in tasks.values()}
+    reached = {}
+    for task in tasks.values():
+        reached[task.metric] = task.held_out if np.isnan(task.test.value) else task.test
     summary = f"{found} against {truth}; thresholds chosen on the training part alone."
     report = Report("The tasks of TUPAC", summary, reached, (table,), (), {}, tuple(warnings))
     write_report(folder, report, {"table4": pd.DataFrame(rows, columns=columns)}, tasks)
@@ -131,7 +133,8 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path, last: int) -> di
     results = [case_folder(found, flat_case(case)) for case in slides["case"]]
     cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())
-    table.attrs[SEARCH] = read_search([one for path in results for one in detection_files(path, every=True)])
+    files = [file for path in results for file in detection_files(path, every=True)]
+    table.attrs[SEARCH] = read_search(files)
     write_table(counts, table)
     point = tune_count(manifest, counts, card, split="train")
     wide = table.pivot(index="case", columns="threshold", values="proliferation")

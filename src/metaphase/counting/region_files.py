@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import shapely
+from shapely.geometry import mapping
 from shapely.geometry.base import BaseGeometry
 
 from metaphase.base.errors import UsageError
@@ -50,7 +51,7 @@ def _regions(found: Sequence[Found], path: Path, *, filed: bool) -> tuple[Region
         )
     except UsageError as error:  # name the file
         raise UsageError(error.problem, path=path, next_step=error.next_step) from error
-    if len({one.id for one in regions}) < len(regions):
+    if len({region.id for region in regions}) < len(regions):
         raise UsageError("holds a region twice", path=path, next_step="leave one of them out")
     return regions
 
@@ -60,7 +61,7 @@ def regions_among(path: Path) -> tuple[Region, ...]:
     if not path.is_file() or not path.name.lower().endswith(ENDINGS[:3] + ENDINGS[-1:]):
         return ()
     with parsing(path, WHAT, next_step=ADVICE):
-        found = [one for one in _found(path) if is_of_region(one[0])]
+        found = [outline for outline in _found(path) if is_of_region(outline[0])]
     return _regions(found, path, filed=False)
 
 
@@ -70,10 +71,10 @@ def regions_for(path: str | Path, slide: str) -> tuple[Region, ...] | None:
     if not path.is_dir():
         return read_regions(path)
     files = [one for one in files_in(path, "*") if one.name.lower().endswith(ENDINGS)]
-    own = [one for one in files if folder_key(one.name[: -len(_ending(one))]) == folder_key(slide)]
+    own = [file for file in files if folder_key(file.name[: -len(_ending(file))]) == folder_key(slide)]
     if len(own) > 1:
         raise UsageError(
-            f"has several files of slide {slide}: {', '.join(one.name for one in own)}",
+            f"has several files of slide {slide}: {', '.join(file.name for file in own)}",
             path=path,
             next_step="leave one of them",
         )
@@ -81,7 +82,7 @@ def regions_for(path: str | Path, slide: str) -> tuple[Region, ...] | None:
 
 
 def _ending(path: Path) -> str:
-    return max((one for one in ENDINGS if path.name.lower().endswith(one)), key=len)
+    return max((ending for ending in ENDINGS if path.name.lower().endswith(ending)), key=len)
 
 
 def _from_geojson(path: Path) -> list[Found]:
@@ -122,7 +123,7 @@ def write_regions(regions: Sequence[Region], path: str | Path) -> None:
     if path.suffix.lower() == ".xml":
         _write_asap(regions, path)
     elif path.suffix.lower() == ".geojson":
-        save_json(path, {"type": "FeatureCollection", "features": [_feature(one) for one in regions]})
+        save_json(path, {"type": "FeatureCollection", "features": [_feature(region) for region in regions]})
     else:
         raise UsageError(
             "its name does not say the format", path=path, next_step="end it in .geojson or .xml"
@@ -139,13 +140,11 @@ def class_name(region: Region) -> str:
 
 
 def _feature(region: Region) -> dict[str, object]:
-    polygons = [[[*ring, ring[0]] for ring in polygon] for polygon in region.polygons]
-    one = len(polygons) == 1
-    geometry = {"type": "Polygon" if one else "MultiPolygon", "coordinates": polygons[0] if one else polygons}
+    parts = region.shape.geoms
     return {
         "type": "Feature",
         "id": region.id,
-        "geometry": geometry,
+        "geometry": mapping(parts[0] if len(parts) == 1 else region.shape),
         "properties": {
             "objectType": "annotation",
             "name": region.name,

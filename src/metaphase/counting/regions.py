@@ -152,8 +152,10 @@ class Scope(Stored):
 
     def account(self) -> dict[str, Any]:
         """What decides a count."""
-        shown = {f"{one.kind} {one.name} {one.id}": fingerprint_of(one.polygons) for one in self.regions}
-        return {"regions": shown, "place": None if self.place is None else self.place.model_dump()}
+        names = [f"{region.kind} {region.name} {region.id}" for region in self.regions]
+        outlines = [fingerprint_of(region.polygons) for region in self.regions]
+        regions = dict(zip(names, outlines, strict=True))
+        return {"regions": regions, "place": None if self.place is None else self.place.model_dump()}
 
     @property
     def key(self) -> str:
@@ -165,7 +167,7 @@ class Scope(Stored):
         """For reading: `in tumour, without DCIS; ten fields of 0.5 mm at a chosen place`."""
         words = []
         for kind, word in (("include", "in"), ("exclude", "without")):
-            names = Counter(one.name for one in self.regions if one.kind == kind)
+            names = Counter(region.name for region in self.regions if region.kind == kind)
             listed = (name if number == 1 else f"{name} ({number})" for name, number in names.items())
             words += [f"{word} {', '.join(listed)}"] if names else []
         parts = [", ".join(words)] if words else []
@@ -178,19 +180,19 @@ class Scope(Stored):
 
     def holds(self, points: Points) -> Mask:
         """Which points (n, 2) count here."""
-        return self._within([one.holds(points) for one in self.regions], len(points))
+        return self._within([region.holds(points) for region in self.regions], len(points))
 
     def tissue(self, tissue: TissueMask) -> TissueMask:
         """The tissue on which figures count."""
         if not self.regions:
             return tissue
-        drawn = [one.drawn(tissue).ravel() for one in self.regions]
+        drawn = [region.drawn(tissue).ravel() for region in self.regions]
         here = self._within(drawn, tissue.mask.size).reshape(tissue.mask.shape)
         return replace(tissue, mask=tissue.mask & here)
 
     def _within(self, held: list[Mask], number: int) -> Mask:
         by_kind = {
-            kind: [one for one, region in zip(held, self.regions, strict=True) if region.kind == kind]
+            kind: [inside for inside, region in zip(held, self.regions, strict=True) if region.kind == kind]
             for kind in ("include", "exclude")
         }
         included = np.any(by_kind["include"], axis=0) if by_kind["include"] else np.ones(number, bool)
@@ -202,7 +204,7 @@ class Scope(Stored):
             return None
         whole = shapely.box(-1e9, -1e9, 1e9, 1e9)
         parts = {
-            kind: shapely.union_all([one.shape for one in self.regions if one.kind == kind])
+            kind: shapely.union_all([region.shape for region in self.regions if region.kind == kind])
             for kind in ("include", "exclude")
         }
         where = parts["include"] if not parts["include"].is_empty else whole
@@ -303,5 +305,5 @@ ANYWHERE = Scope()
 
 def notes_of(regions: tuple[Region, ...]) -> str:
     """What was mended, in a line; empty where nothing was."""
-    mended = [f"{one.name} {one.note}" for one in regions if one.note]
+    mended = [f"{region.name} {region.note}" for region in regions if region.note]
     return f"{several(len(mended), 'region')}: {'; '.join(mended)}" if mended else ""

@@ -54,7 +54,7 @@ def write_cohort_index(
         apart=apart,
         failed=failed,
         warned=sum(bool(row["warnings"]) for row in rows),
-        warnings=sorted(codes.items(), key=lambda one: -len(one[1])),
+        warnings=sorted(codes.items(), key=lambda item: -len(item[1])),
         by_code=by_code,
         everywhere=[code for code in codes if len(codes[code]) == len(rows)],
         methods=methods,

@@ -230,9 +230,9 @@ NAMES_OF_RATES = dict(zip(RATES, _COLUMNS[-len(RATES) :], strict=True))
 def write_sources_report(result: SourcesResult, folder: Path) -> None:
     """Write the page, `metrics.json`, `metrics.csv` and, with every position that any source finds or that
     all miss, `positions.csv`."""
-    names = [one.name for one in result.sources]
+    names = [source.name for source in result.sources]
     pairs = {f"{one} less {other}": rates for (one, other), rates in result.differences.items()}
-    rows = tuple((*_row(one.name, one.metrics), text(one.threshold)) for one in result.sources)
+    rows = tuple((*_row(source.name, source.metrics), text(source.threshold)) for source in result.sources)
     apart = tuple((name, *(text(rates[rate]) for rate in RATES)) for name, rates in pairs.items())
     tables = (
         TextTable("Each source", ("source", *_COLUMNS, "threshold"), rows),
@@ -244,7 +244,7 @@ def write_sources_report(result: SourcesResult, folder: Path) -> None:
         ),
         TextTable("Who finds what", ("found by", "mitoses", "false positives"), _shares(result)),
     )
-    f1 = {one.name: one.metrics.f1 for one in result.sources}
+    f1 = {source.name: source.metrics.f1 for source in result.sources}
     first = result.sources[0].metrics
     report = Report(
         title=f"{' and '.join(names)}: the same slides",
@@ -258,7 +258,9 @@ def write_sources_report(result: SourcesResult, folder: Path) -> None:
         warnings=result.warnings,
         galleries=_galleries(result),
     )
-    record = {one.name: {"threshold": one.threshold, **asdict(one.metrics)} for one in result.sources}
+    record = {}
+    for source in result.sources:
+        record[source.name] = {"threshold": source.threshold, **asdict(source.metrics)}
     data = {"metrics": result.table(), "positions": result.positions}
     write_report(folder, report, data, {"sources": record, "differences": pairs})
 
@@ -284,7 +286,7 @@ def _galleries(result: SourcesResult) -> list[Gallery]:
     kinds = list(zip(result.found_by(), result.positions["label"], strict=True))
     ordered = sorted(set(kinds), key=lambda kind: (not kind[0], len(kind[0]), kind[1] != MITOSIS, kind[0]))
     slides, manifest, galleries = SlidePool(), result.manifest.set_index("case"), list[Gallery]()
-    columns = [column_of(one.name) for one in result.sources]
+    columns = [column_of(source.name) for source in result.sources]
     for found, label in ordered:
         rows = result.positions[[kind == (found, label) for kind in kinds]]
         rows = rows.assign(sure=rows[columns].max(axis=1)).sort_values("sure", ascending=False, kind="stable")
