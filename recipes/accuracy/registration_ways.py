@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import RGB, Floats
-from metaphase.labels.registration.pair import REJECTED, Registration, Verdict, register_pair, register_points
+from metaphase.labels.registration.evidence import Verdict
+from metaphase.labels.registration.pair import REJECTED, Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig
 from metaphase.simulation.cohort import case_truth
 from metaphase.simulation.config import MPP, Case, SimulationConfig, cohort_cases, random_displacement

@@ -12,23 +12,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image as Picture
 
 from metaphase.base.errors import UsageError
+from metaphase.labels.registration import evidence as evidence_module
 from metaphase.labels.registration import outputs
-from metaphase.labels.registration import pair as pair_module
-from metaphase.labels.registration.outputs import Annotations, draw_registration, register_to_folder
-from metaphase.labels.registration.pair import (
-    Registration,
-    Verdict,
-    gather_evidence,
-    judge,
-    register_pair,
-    register_points,
-)
+from metaphase.labels.registration.evidence import Verdict, gather_evidence, judge
+from metaphase.labels.registration.outputs import Annotations, draw_registration, register_slides
+from metaphase.labels.registration.pair import Registration, register_pair, register_points
 from metaphase.labels.registration.similarity import RegistrationConfig, Similarity
 from metaphase.labels.registration.tiles import Shifts, tissue_positions
 from metaphase.slides.arrays import ArraySlide
 from metaphase.slides.contract import Slide
+from metaphase.slides.opening import SlideSource
 from tests.labels.registration.slides import MPP, Image, he_slide, moved, nuclei, phh3_slide, true_places
 
 SIZE = 800, 700
@@ -233,6 +229,14 @@ def test_tissue_that_hardly_corresponds_failed(registration: Registration) -> No
     assert "too little tissue" in reason  # it said that the tissue does not correspond
 
 
+def saved(registration: Registration, folder: Path) -> tuple[SlideSource, SlideSource]:
+    """The two slides as files."""
+    pair = registration.pair
+    for name, slide in (("he", pair.he.slide), ("phh3", pair.phh3.slide)):
+        Picture.fromarray(slide.read(0, 0, *SIZE, MPP)).save(folder / f"{name}.png")
+    return SlideSource(folder / "he.png", MPP), SlideSource(folder / "phh3.png", MPP)
+
+
 @pytest.mark.parametrize(("accept", "carried"), [(False, 0), (True, 2)])
 def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     registration: Registration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: bool, carried: int
@@ -241,19 +245,17 @@ def test_a_doubtful_pair_carries_nothing_without_a_persons_word(
     monkeypatch.setattr(outputs, "register_pair", lambda *_: doubtful)
     (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
     (tmp_path / "shapes.geojson").write_text('{"type": "Point", "coordinates": [300, 250]}')
-    pair = doubtful.pair
-    summary = register_to_folder(
-        pair.he.slide,
-        pair.phh3.slide,
-        tmp_path,
+    summary, _ = register_slides(
+        *saved(doubtful, tmp_path),
+        tmp_path / "out",
         points=tmp_path / "points.csv",
         annotations=Annotations(tmp_path / "shapes.geojson"),
         accept_doubtful=accept,
     )
-    table = pd.read_parquet(tmp_path / "points.parquet")
+    table = pd.read_parquet(tmp_path / "out" / "points.parquet")
     assert summary["points_accepted"] == table["accepted"].sum() == table["x"].notna().sum() == carried
-    assert len(json.loads((tmp_path / "points.geojson").read_text())["features"]) == carried
-    assert (tmp_path / "annotations.geojson").exists() == accept
+    assert len(json.loads((tmp_path / "out" / "points.geojson").read_text())["features"]) == carried
+    assert (tmp_path / "out" / "annotations.geojson").exists() == accept
     assert table["reason"][0] == ("" if accept else outputs.NOT_ACCEPTED)
 
 
@@ -269,8 +271,7 @@ def test_points_that_are_sure_are_carried_over_where_only_exactness_is_doubtful(
     assert not hardly.points_decide  # whether it is the same tissue is no question of exactness
     monkeypatch.setattr(outputs, "register_pair", lambda *_: replace(registration, verdict=verdict))
     (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
-    pair = registration.pair
-    summary = register_to_folder(pair.he.slide, pair.phh3.slide, tmp_path, points=tmp_path / "points.csv")
+    summary, _ = register_slides(*saved(registration, tmp_path), tmp_path / "out", points=tmp_path / "points.csv")
     assert (summary["verdict"], summary["points_accepted"]) == ("doubtful", 2)
     assert summary["mean_confidence"] >= 0.9
 
@@ -279,7 +280,7 @@ def test_a_few_stray_tiles_do_not_outvote_the_rest(
     registration: Registration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 55 tiles, 2 that match far away made the whole pair doubtful."""
-    shape, found = registration.shape.rough, pair_module.measure
+    shape, found = registration.shape.rough, evidence_module.measure
     config = replace(registration.config, checks=55)
 
     def spoilt(strays: int, *given: Any) -> Shifts:
@@ -289,11 +290,19 @@ def test_a_few_stray_tiles_do_not_outvote_the_rest(
 
     status = {}
     for strays in (2, 8):
-        monkeypatch.setattr(pair_module, "measure", partial(spoilt, strays))
+        monkeypatch.setattr(evidence_module, "measure", partial(spoilt, strays))
         evidence = gather_evidence(registration.pair, registration.transform, shape, config)
         assert evidence.clear > 40
         status[strays] = judge(registration.pair, TRUE, evidence, 1.0, config).status
     assert status == {2: "reliable", 8: "doubtful"}
+
+
+def test_points_are_not_overwritten_by_what_is_written(tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("x,y\n300,250\n")
+    slides = SlideSource(tmp_path / "he.png", MPP), SlideSource(tmp_path / "phh3.png", MPP)
+    with pytest.raises(UsageError, match="would be overwritten"):
+        register_slides(*slides, tmp_path, points=tmp_path / "points.csv")
+    assert (tmp_path / "points.csv").read_text() == "x,y\n300,250\n"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 
 from metaphase.base.errors import MetaphaseError
-from metaphase.labels.registration.similarity import Similarity, about, fit_robustly, fit_similarity
+from metaphase.labels.registration.similarity import Similarity, fit_robustly, fit_similarity
 from metaphase.labels.registration.transform import (
     MAX_STRETCH,
     LocalField,
@@ -138,11 +138,6 @@ def test_robust_fit_ignores_a_third_of_outliers(mirrored: bool, seed: int) -> No
     target[:5] += rng.uniform(20, 60, (5, 2)) * rng.choice([-1, 1], (5, 2))
     fitted = fit_robustly(source, target, np.ones(15), 4.0, mirrored=mirrored)
     assert np.abs(fitted.apply(source) - true.apply(source)).max() < 0.1
-
-
-def test_turning_about_a_centre_leaves_it_in_place() -> None:
-    centre = np.array([300.0, 500.0])
-    assert about(centre, 1.1, 0.2, (3, 4)).apply(centre[None])[0] == pytest.approx([303, 504])
 
 
 def test_field_is_the_b_spline_of_scipy() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
+from scipy.signal import fftconvolve
 from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import Floats, Integers, Points
@@ -34,32 +34,21 @@ class Peak:
     """Height over that of the second peak, at least 1."""
 
 
-def correlate(template: Image, window: Image, floor: float = MIN_CONTRAST) -> Image:
+def correlate(template: Image, window: Image) -> Image:
     """Correlation coefficients of `template` with every part of `window` that it fits into.
 
     Pixel (0, 0) of the result has the template in the window's top-left corner. Where a part has less
-    contrast than `floor` it is counted as having that much, so that blank areas correlate with nothing.
+    contrast than `MIN_CONTRAST` it counts as having that much, so that blank areas correlate with nothing.
     """
     rows, columns = template.shape
-    shape = [fft.next_fast_len(side, real=True) for side in window.shape]
-    centred = template - template.mean()
-    product = fft.rfft2(window, shape) * np.conj(fft.rfft2(centred, shape))
-    valid = window.shape[0] - rows + 1, window.shape[1] - columns + 1
-    shared = fft.irfft2(product, shape)[: valid[0], : valid[1]] / template.size
-    scale = np.maximum(_local_contrast(window, rows, columns), floor) * max(float(template.std()), floor)
-    return np.asarray(shared / scale, np.float32)
-
-
-def _local_contrast(window: Image, rows: int, columns: int) -> Image:
-    """Standard deviation within every box of `rows` x `columns` that lies inside the window."""
+    shared = cv2.matchTemplate(window, template - template.mean(), cv2.TM_CCORR) / template.size
     centred = window - window.mean()
-    sums, squares = cv2.integral2(centred, sdepth=cv2.CV_64F, sqdepth=cv2.CV_64F)
-    boxes = (
-        table[rows:, columns:] - table[:-rows, columns:] - table[rows:, :-columns] + table[:-rows, :-columns]
-        for table in (sums, squares)
+    mean, square = (
+        box_mean(centred, cv2.CV_64F, (columns, rows), anchor=(0, 0))[: shared.shape[0], : shared.shape[1]]
+        for box_mean in (cv2.boxFilter, cv2.sqrBoxFilter)
     )
-    mean, square = (box / (rows * columns) for box in boxes)
-    return np.asarray(np.sqrt(np.maximum(square - mean**2, 0)), np.float32)
+    contrast = np.sqrt(np.maximum(square - mean**2, MIN_CONTRAST**2))
+    return np.asarray(shared / (contrast * max(float(template.std()), MIN_CONTRAST)), np.float32)
 
 
 def find_peak(heat: Image, exclusion_px: float) -> Peak:
@@ -94,46 +83,26 @@ _PARABOLOID = np.linalg.pinv(
 """From 3 x 3 heights to the least-squares 1, x, y, x2, xy, y2."""
 
 
-class MaskedImage:
-    """An image with its mask (1 where it counts), ready to be correlated with others at every offset.
+def correlate_masked(fixed: Image, moving: Image, mask: Image, min_overlap: float) -> Image:
+    """Coefficients at every offset of `moving`, of which the pixels count where `mask` is 1, against `fixed`.
 
-    Padfield 2012: all sums over the common part of two masked images are themselves correlations, so a few
-    Fourier transforms give the correlation coefficient for every offset at once.
+    Pixel (moving rows - 1 + dy, moving columns - 1 + dx) stands for `moving` moved by (dx, dy). Offsets at
+    which less than `min_overlap` of the smaller area is shared get -1. All sums over what is shared are
+    themselves correlations (Padfield 2012).
     """
-
-    def __init__(self, image: Image, mask: Image, room: tuple[int, int]) -> None:
-        """`room` is the size (rows, columns) of the largest image to be correlated with."""
-        self.shape, self.area = image.shape, float(mask.sum())
-        self._padded = [
-            fft.next_fast_len(a + b - 1, real=True) for a, b in zip(image.shape, room, strict=True)
-        ]
-        self._parts = self._spectra(image, mask)
-
-    def _spectra(self, image: Image, mask: Image) -> list[npt.NDArray[np.complex64]]:
-        return [fft.rfft2(part, self._padded) for part in (mask, image * mask, image**2 * mask)]
-
-    def correlate(self, moving: Image, mask: Image, min_overlap: float) -> Image:
-        """Coefficients with `moving` at every offset, (rows + moving rows - 1, columns + moving columns - 1).
-
-        Pixel (moving rows - 1 + dy, moving columns - 1 + dx) stands for `moving` moved by (dx, dy). Offsets
-        at which the masks share less than `min_overlap` of the smaller one get -1.
-        """
-        size = self.shape[0] + moving.shape[0] - 1, self.shape[1] + moving.shape[1] - 1
-
-        def lagged(spectrum: npt.NDArray[np.complex64]) -> Image:
-            full = fft.irfft2(spectrum, self._padded)
-            rolled = np.roll(full, (moving.shape[0] - 1, moving.shape[1] - 1), (0, 1))
-            return np.asarray(rolled[: size[0], : size[1]], np.float32)
-
-        ones, total, squares = self._parts
-        m_ones, m_total, m_squares = (np.conj(part) for part in self._spectra(moving, mask))
-        count = np.maximum(lagged(ones * m_ones), 1)
-        mean, m_mean = lagged(total * m_ones) / count, lagged(ones * m_total) / count
-        shared = lagged(total * m_total) / count - mean * m_mean
-        variance = np.maximum(lagged(squares * m_ones) / count - mean**2, MIN_CONTRAST**2)
-        m_variance = np.maximum(lagged(ones * m_squares) / count - m_mean**2, MIN_CONTRAST**2)
-        enough = count >= min_overlap * min(self.area, float(mask.sum()))
-        return np.where(enough, shared / np.sqrt(variance * m_variance), np.float32(-1))
+    every, seen = np.ones_like(fixed), moving * mask
+    multiplied = [(every, mask), (fixed, mask), (every, seen)]
+    multiplied += [(fixed, seen), (fixed**2, mask), (every, seen * moving)]
+    shared, total, moving_total, products, squares, moving_squares = (
+        fftconvolve(one, other[::-1, ::-1]) for one, other in multiplied
+    )
+    count = np.maximum(shared, 1)
+    mean, moving_mean = total / count, moving_total / count
+    variance = np.maximum(squares / count - mean**2, MIN_CONTRAST**2)
+    moving_variance = np.maximum(moving_squares / count - moving_mean**2, MIN_CONTRAST**2)
+    heat = (products / count - mean * moving_mean) / np.sqrt(variance * moving_variance)
+    enough = count >= min_overlap * min(fixed.size, float(mask.sum()))
+    return np.where(enough, heat, np.float32(-1))
 
 
 # ---- what the neighbours of a position say about its shift ----
@@ -156,20 +125,17 @@ def consensus(
     positions: Points, voters: Points, shifts: Points, neighbours: int, *, own: Integers
 ) -> Consensus:
     """Median over the `neighbours` nearest voters of each position, without the voter `own` (or -1)."""
-    if not len(voters) or not len(positions):
-        nothing = np.full(len(positions), np.inf)
-        return Consensus(np.zeros((len(positions), 2)), nothing, np.zeros(len(positions), np.int64), nothing)
-    distance, index = cKDTree(voters).query(positions, k=min(neighbours + 1, len(voters)))
-    distance, index = distance.reshape(len(positions), -1), index.reshape(len(positions), -1)
+    if not len(voters):
+        nobody = np.full(len(positions), np.inf)
+        return Consensus(np.zeros((len(positions), 2)), nobody, np.zeros(len(positions), np.int64), nobody)
+    nearest = range(1, min(neighbours + 1, len(voters)) + 1)
+    distance, index = cKDTree(voters).query(positions, k=nearest)
     counted = index != own[:, None]
     counted &= np.cumsum(counted, axis=1) <= neighbours
-    votes = np.where(counted[..., None], shifts[index], np.nan)
-    counts = counted.sum(axis=1)
-    median = np.zeros((len(index), 2))
-    spread = np.full(len(index), np.inf)
-    some, several = counts > 0, counts > 1
-    median[some] = np.nanmedian(votes[some], axis=1)
-    miss = np.linalg.norm(votes[several] - median[several, None], axis=2)
-    spread[several] = 1.4826 * np.nanmedian(miss, axis=1)
-    farthest = np.where(counted, distance, -np.inf).max(axis=1, initial=-np.inf)
-    return Consensus(median, spread, counts.astype(np.int64), np.where(some, farthest, np.inf))
+    counts, ignored = counted.sum(axis=1), ~counted
+    votes = shifts[index]
+    middle = np.ma.median(np.ma.array(votes, mask=np.stack([ignored, ignored], axis=-1)), axis=1).filled(0)
+    miss = np.ma.array(np.linalg.norm(votes - middle[:, None], axis=2), mask=ignored)
+    spread = np.where(counts > 1, 1.4826 * np.ma.median(miss, axis=1).filled(0), np.inf)
+    farthest = np.ma.array(distance, mask=ignored).max(axis=1).filled(np.inf)
+    return Consensus(middle, spread, counts, farthest)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import cv2
 import numpy as np
@@ -20,7 +19,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from metaphase.base.arrays import Floats, Floats32, Points
 from metaphase.base.settings import settings
-from metaphase.labels.registration.correlation import Image, MaskedImage, find_peak
+from metaphase.labels.registration.correlation import Image, correlate_masked, find_peak
 from metaphase.labels.registration.tiles import SlidePair, TileShape, heat_maps, tissue_positions
 
 # ---- the global part of a registration ----
@@ -42,11 +41,8 @@ class Similarity:
     def matrix(self) -> Points:
         """The linear part (2, 2)."""
         cosine, sine = np.cos(self.rotation_rad), np.sin(self.rotation_rad)
-        return (
-            self.scale
-            * np.array([[cosine, -sine], [sine, cosine]])
-            @ np.diag([-1.0 if self.mirrored else 1.0, 1.0])
-        )
+        turn = self.scale * np.array([[cosine, -sine], [sine, cosine]])
+        return turn * (-1.0, 1.0) if self.mirrored else turn
 
     @property
     def shift_um(self) -> Points:
@@ -67,13 +63,6 @@ class Similarity:
         shift = self.apply(first.shift_um[None])[0]
         angle = self.rotation_rad + turn
         return Similarity(self.scale * first.scale, angle, float(shift[0]), float(shift[1]), self.mirrored)
-
-
-def about(centre: Points, scale: float, rotation_rad: float, shift_um: npt.ArrayLike) -> Similarity:
-    """Turn and scale about `centre` (2,), then shift."""
-    turned = Similarity(scale, rotation_rad).apply(centre[None])[0]
-    x, y = centre + np.asarray(shift_um, np.float64) - turned
-    return Similarity(scale, rotation_rad, float(x), float(y))
 
 
 def fit_similarity(source: Points, target: Points, weights: Floats, *, mirrored: bool = False) -> Similarity:
@@ -117,104 +106,78 @@ ALL_DEG = np.arange(-180.0, 180.0, 4.0)
 """... and of slides that were not."""
 REFINING_DEG = (2.0, 1.0)
 """Steps of the angle in the second round; the alignment that follows bears a degree or two."""
+DIFFERENT_RAD, DIFFERENT_SCALE = math.radians(5), 0.06
+"""Guesses that differ by more than either are different; the scales as their logarithms."""
 SCALES = np.geomspace(0.4, 2.5, 38)
 """Where stated resolutions contradict each other."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A guess of the global similarity, right to a few pixels of the overview."""
-
-    similarity: Similarity
-    score: float
-    """Correlation, as Fisher's z, weighted with the root of the overlap."""
+Guess = tuple[float, Similarity]
+"""Its score, and a similarity that is right to a few pixels of the overview."""
 
 
-class Start(NamedTuple):
-    """An orientation and scale to try."""
-
-    angle_deg: float
-    scale: float
-    mirrored: bool
-
-
-def starts_for(angles_deg: Iterable[float], scales: Iterable[float], *, mirrored: bool) -> list[Start]:
-    """All combinations of angle and scale."""
-    return [Start(float(angle), float(scale), mirrored) for angle, scale in product(angles_deg, scales)]
-
-
-class Overviews:
-    """Both overviews of a pair at one resolution, the H&E one transformed once for all comparisons."""
-
-    def __init__(self, he: Image, phh3: Image, mpp: float, largest_scale: float) -> None:
-        self.phh3, self.mpp = phh3, mpp
-        diagonal = math.ceil(math.hypot(*phh3.shape) * largest_scale) + 1
-        self._he = MaskedImage(he, np.ones_like(he), (diagonal, diagonal))
-
-    def compare(self, start: Start) -> Candidate:
-        """The best shift for one orientation and scale."""
-        turn, size = self._canvas(start)
-        image, mask = (_warped(part, turn, self.mpp, size) for part in (self.phh3, np.ones_like(self.phh3)))
-        heat = self._he.correlate(image, mask, MIN_OVERLAP)
-        score = _significance(heat, self._he.shape, image.shape)
-        row, column = np.unravel_index(int(score.argmax()), heat.shape)
-        offset = np.array([column - image.shape[1] + 1, row - image.shape[0] + 1])
-        x, y = turn.shift_um + offset * self.mpp
-        return Candidate(replace(turn, shift_x_um=float(x), shift_y_um=float(y)), float(score[row, column]))
-
-    def _canvas(self, start: Start) -> tuple[Similarity, tuple[int, int]]:
-        """The turn that brings the PHH3 overview onto a canvas that just holds it, and the canvas's size."""
-        turn = Similarity(start.scale, math.radians(start.angle_deg), 0.0, 0.0, start.mirrored)
-        height, width = self.phh3.shape
-        corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], float) * self.mpp
-        low, high = (edge(turn.apply(corners), axis=0) for edge in (np.min, np.max))
-        columns, rows = (max(1, math.ceil(side / self.mpp - 1e-6)) for side in high - low)
-        return replace(turn, shift_x_um=float(-low[0]), shift_y_um=float(-low[1])), (columns, rows)
-
-
-def search(he: Image, phh3: Image, mpp: float, starts: Sequence[Start], keep: int) -> list[Candidate]:
-    """The best `keep` different starts, refined at the overviews' resolution, best first."""
-    largest = max(start.scale for start in starts)
-    small = Overviews(_shrunk(he), _shrunk(phh3), mpp * SHRINK, largest)
-    chosen: list[Start] = []
-    for start in sorted(starts, key=lambda start: -small.compare(start).score):
+def search(
+    he: Image,
+    phh3: Image,
+    mpp: float,
+    angles_deg: npt.ArrayLike,
+    keep: int,
+    *,
+    scales: npt.ArrayLike = (1.0,),
+    mirrored: bool = False,
+) -> list[Similarity]:
+    """The best `keep` different guesses, refined at the overviews' resolution, best first."""
+    starts = [
+        Similarity(float(scale), math.radians(angle), mirrored=mirrored)
+        for angle, scale in product(np.asarray(angles_deg), np.asarray(scales))
+    ]
+    small = _shrunk(he), _shrunk(phh3), SHRINK * mpp
+    chosen: list[Similarity] = []
+    for start in sorted(starts, key=lambda start: -best_shift(*small, start)[0]):
         if len(chosen) < keep and all(_different(start, other) for other in chosen):
             chosen.append(start)
-    whole = Overviews(he, phh3, mpp, max(start.scale for start in chosen))
-    return sorted((_refined(whole, start) for start in chosen), key=lambda candidate: -candidate.score)
+    refined = sorted((_refined(he, phh3, mpp, start) for start in chosen), key=lambda guess: -guess[0])
+    return [similarity for _, similarity in refined]
 
 
-def _different(one: Start, other: Start) -> bool:
-    turn = abs((one.angle_deg - other.angle_deg + 180) % 360 - 180)
-    return turn > 5 or abs(math.log(one.scale / other.scale)) > 0.06 or one.mirrored != other.mirrored
+def best_shift(he: Image, phh3: Image, mpp: float, start: Similarity) -> Guess:
+    """The best shift for the orientation and scale of `start`, over overviews of one resolution.
+
+    The score is Fisher's z of the correlation times the root of the overlapping share.
+    """
+    height, width = phh3.shape
+    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]]) @ start.matrix.T
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    columns, rows = np.maximum(np.ceil(high - low - 1e-6), 1).astype(int).tolist()
+    turn = np.column_stack([start.matrix, start.matrix @ (0.5, 0.5) - 0.5 - low])
+    image, mask = (
+        np.asarray(cv2.warpAffine(part, turn, (columns, rows), flags=cv2.INTER_LINEAR), np.float32)
+        for part in (phh3, np.ones_like(phh3))
+    )
+    heat = correlate_masked(he, image, mask, MIN_OVERLAP)
+    overlaps = [
+        np.sqrt(np.convolve(np.ones(a), np.ones(b)) / min(a, b))
+        for a, b in zip(he.shape, image.shape, strict=True)
+    ]
+    score = np.arctanh(np.clip(heat, -0.99, 0.99)) * np.outer(*overlaps)
+    row, column = np.unravel_index(int(score.argmax()), score.shape)
+    x, y = ((column - columns + 1, row - rows + 1) - low) * mpp
+    return float(score[row, column]), replace(start, shift_x_um=float(x), shift_y_um=float(y))
 
 
-def _refined(overviews: Overviews, start: Start) -> Candidate:
+def _different(one: Similarity, other: Similarity) -> bool:
+    turn = abs((one.rotation_rad - other.rotation_rad + math.pi) % math.tau - math.pi)
+    return turn > DIFFERENT_RAD or abs(math.log(one.scale / other.scale)) > DIFFERENT_SCALE
+
+
+def _refined(he: Image, phh3: Image, mpp: float, start: Similarity) -> Guess:
     """Try angles around the best so far, in ever smaller steps."""
-    best = overviews.compare(start)
+    best = best_shift(he, phh3, mpp, start)
     for step in REFINING_DEG:
-        around = [start._replace(angle_deg=start.angle_deg + turn) for turn in (-step, step)]
-        for other in around:
-            found = overviews.compare(other)
-            best, start = (found, other) if found.score > best.score else (best, start)
+        turns = [best[1].rotation_rad + math.radians(turn) for turn in (-step, step)]
+        around = [best_shift(he, phh3, mpp, replace(start, rotation_rad=turn)) for turn in turns]
+        best = max(best, *around, key=lambda guess: guess[0])
     return best
-
-
-def _significance(heat: Image, fixed: tuple[int, ...], moving: tuple[int, ...]) -> Image:
-    """Fisher's z of the coefficients times the root of the overlapping share."""
-    overlaps = []
-    for a, b in zip(fixed, moving, strict=True):
-        lag = np.arange(-(b - 1), a, dtype=np.float32)
-        overlaps.append(np.sqrt(np.clip(np.minimum(a, lag + b) - np.maximum(0, lag), 0, None) / min(a, b)))
-    score = np.arctanh(np.clip(heat, -0.99, 0.99))
-    return np.asarray(score * overlaps[0][:, None] * overlaps[1], np.float32)
-
-
-def _warped(image: Image, turn: Similarity, mpp: float, size: tuple[int, int]) -> Image:
-    """The image in the frame that `turn` leads to, `size` (width, height) pixels."""
-    shift = turn.shift_um / mpp + turn.matrix @ (0.5, 0.5) - 0.5
-    affine = np.column_stack([turn.matrix, shift])
-    return np.asarray(cv2.warpAffine(image, affine, size, flags=cv2.INTER_LINEAR), np.float32)
 
 
 def _shrunk(image: Image) -> Image:
@@ -292,7 +255,11 @@ def align(
             return None
         maps = np.stack(list(heat_maps(pair, similarity, positions, shape)))
         step = averaged_peak(maps, positions, level, UNCERTAIN_PX * before)
-        similarity = _updated(similarity, maps, positions, step, level)
+        if len(positions) >= MIN_TILES:
+            shifts, heights = own_peaks(maps, (step.apply(positions) - positions) / level)
+            trust = np.maximum(heights, 1e-3) ** 2
+            step = fit_robustly(positions, positions + shifts * level, trust, tolerance=OWN_PX * level)
+        similarity = similarity.after(step)
     return similarity
 
 
@@ -324,7 +291,9 @@ def averaged_peak(maps: Floats32, positions_um: Points, mpp: float, reach_um: fl
     near = step * np.array([-1.0, 0.0, 1.0]) if most else np.zeros(1)
     turn, growth = max(product(turn + near, growth + near), key=height)
     peak = find_peak(_averaged(smooth, _moved(arms, turn, growth) / mpp), 0)
-    return about(centre, 1 + float(growth), float(turn), np.array([peak.x, peak.y]) * mpp)
+    about_origin = Similarity(1 + float(growth), float(turn))
+    x, y = centre + np.array([peak.x, peak.y]) * mpp - about_origin.apply(centre)
+    return replace(about_origin, shift_x_um=float(x), shift_y_um=float(y))
 
 
 MAX_CHANGE = 0.06
@@ -343,19 +312,6 @@ def _averaged(maps: list[Image], offsets_px: Points) -> Image:
     for heat, (dx, dy) in zip(maps, np.rint(offsets_px).clip(-side, side).astype(int) + side, strict=True):
         total += heat[dy : dy + side, dx : dx + side]
     return np.asarray(total / len(maps), np.float32)
-
-
-def _updated(
-    similarity: Similarity, maps: Floats32, positions_um: Points, step: Similarity, mpp: float
-) -> Similarity:
-    """Join the voted step to the similarity, then fit it to the tiles' own peaks near the voted one."""
-    expected = step.apply(positions_um) - positions_um
-    shifts, heights = own_peaks(maps, expected / mpp)
-    if len(positions_um) < MIN_TILES:
-        return similarity.after(step)
-    target = positions_um + shifts * mpp
-    fitted = fit_robustly(positions_um, target, np.maximum(heights, 1e-3) ** 2, tolerance=OWN_PX * mpp)
-    return similarity.after(fitted)
 
 
 MIN_TILES = 4

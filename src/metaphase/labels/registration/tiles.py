@@ -7,10 +7,10 @@ look-up per channel does the deconvolution.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import cv2
 import numpy as np
@@ -24,6 +24,8 @@ from metaphase.images.tissue.finding import TissueMask, find_tissue
 from metaphase.labels.registration.correlation import Image, correlate, find_peak
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import plan_tiles, read_tiles
+
+Pixels = TypeVar("Pixels", RGB, Image)
 
 # ---- comparable pictures of two stains ----
 
@@ -48,16 +50,26 @@ class View:
         """Width and height of level 0."""
         return self.slide.width * self.slide.mpp, self.slide.height * self.slide.mpp
 
-    def density(self, x_um: float, y_um: float, width: int, height: int, mpp: float) -> Image:
-        """Nuclear density (height, width) at `mpp`, its top-left corner at (x_um, y_um) of the slide."""
-        own = self.slide.mpp
-        return nuclear_density(self.slide.read(x_um / own, y_um / own, width, height, mpp), self.stain.name)
+    def read(self, corner_um: Points, width: int, height: int, mpp: float) -> RGB:
+        """Pixels (height, width, 3) at `mpp`, the top-left one at `corner_um` (2,) of the slide."""
+        x, y = corner_um / self.slide.mpp
+        return self.slide.read(float(x), float(y), width, height, mpp)
+
+    def density(self, corner_um: Points, width: int, height: int, mpp: float) -> Image:
+        """Nuclear density (height, width) of the same pixels."""
+        return nuclear_density(self.read(corner_um, width, height, mpp), self.stain.name)
+
+    def has_tissue(self, points_um: Points, tile_um: float, least: float) -> Mask:
+        """Around which points (n, 2) at least this share of a tile is tissue; none is beyond the mask."""
+        side = max(1, round(tile_um / self.tissue.mpp))
+        mask = self.tissue.mask.astype(np.float32)
+        share = cv2.blur(mask, (side, side), borderType=cv2.BORDER_CONSTANT)
+        return replace(self.tissue.grid, mask=share >= least).contains(points_um / self.slide.mpp)
 
 
 def view(slide: Slide) -> View:
     """Find the tissue of a slide and guess its stain."""
-    tissue = find_tissue(slide)
-    return View(slide, guess_stain(slide.thumbnail()), tissue)
+    return View(slide, guess_stain(slide.thumbnail()), find_tissue(slide))
 
 
 def nuclear_density(rgb: RGB, stain: Stain) -> Image:
@@ -163,25 +175,44 @@ class TileShape:
 
 
 def read_template(pair: SlidePair, position_um: Points, shape: TileShape) -> Image:
-    """The PHH3 tile around `place_um` (2,)."""
-    x, y = position_um - shape.tile_um / 2
-    return detail(pair.phh3.density(float(x), float(y), shape.tile_px, shape.tile_px, shape.mpp))
+    """The PHH3 tile around `position_um` (2,)."""
+    corner = position_um - shape.tile_um / 2
+    return detail(pair.phh3.density(corner, shape.tile_px, shape.tile_px, shape.mpp))
 
 
 def read_window(pair: SlidePair, mapping: Mapping, position_um: Points, shape: TileShape) -> Image:
     """The H&E tissue where `mapping` takes the tile, bent into the PHH3 frame, with room to search."""
-    mpp, side = shape.mpp, shape.window_px
-    steps = np.linspace(0, side - 1, NODES)
-    nodes = np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2) - (side - 1) / 2
-    there = mapping.apply(position_um + nodes * mpp) / mpp
+    side = shape.window_px
+    corner = position_um - side * shape.mpp / 2
+    return detail(read_bent(pair.he.density, mapping.apply, corner, (side, side), shape.mpp, NODES))
+
+
+def read_bent(
+    read: Callable[[Points, int, int, float], Pixels],
+    mapping: Callable[[Points], Points],
+    corner_um: Points,
+    size: tuple[int, int],
+    mpp: float,
+    nodes: int,
+) -> Pixels:
+    """What `read` gives where `mapping` takes the pixels of a picture of this size (width, height).
+
+    The picture's top-left corner is `corner_um` (2,). The mapping is exact at so many nodes along each side,
+    and straight between them.
+    """
+    steps = [np.linspace(0, side - 1, nodes) for side in size]
+    places = np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2) + 0.5
+    there = mapping(corner_um + places * mpp) / mpp
     low, high = there.min(axis=0) - MARGIN_PX, there.max(axis=0) + MARGIN_PX
-    x, y = low * mpp
-    width, height = (int(v) for v in np.ceil(high - low))
-    density = pair.he.density(float(x), float(y), width, height, mpp)
-    between = np.maximum(1 - np.abs(np.arange(side)[:, None] - steps) / steps[1], 0)
-    grid = (there - low - 0.5).reshape(NODES, NODES, 2)
-    columns, rows = (np.asarray(between @ grid[..., k] @ between.T, np.float32) for k in (0, 1))
-    return detail(np.asarray(cv2.remap(density, columns, rows, cv2.INTER_CUBIC), np.float32))
+    width, height = np.ceil(high - low).astype(int).tolist()
+    pixels = read(low * mpp, width, height, mpp)
+    across, down = (
+        np.maximum(1 - np.abs(np.arange(side)[:, None] - step) / step[1], 0)
+        for side, step in zip(size, steps, strict=True)
+    )
+    grid = (there - low - 0.5).reshape(nodes, nodes, 2)
+    columns, rows = (np.asarray(down @ grid[..., k] @ across.T, np.float32) for k in (0, 1))
+    return np.asarray(cv2.remap(pixels, columns, rows, cv2.INTER_CUBIC), pixels.dtype)
 
 
 def heat_maps(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: TileShape) -> Iterator[Image]:
@@ -228,23 +259,11 @@ SMALLEST_SPACING = 0.25
 def _candidates(pair: SlidePair, mapping: Mapping, tile_um: float) -> Points:
     """Centres of PHH3 mask pixels around which both slides have tissue."""
     tissue = pair.phh3.tissue
-    cells = np.argwhere(_share(pair.phh3, tile_um) >= MIN_TISSUE)[:, ::-1].astype(np.float64)
+    rows, columns = np.indices(tissue.mask.shape).reshape(2, -1) + 0.5
     corner = np.array([tissue.x, tissue.y])
-    positions: Points = ((cells + 0.5) * tissue.scale + corner) * pair.phh3.slide.mpp
-    other = pair.he.tissue
-    mapped = mapping.apply(positions) / pair.he.slide.mpp
-    there = np.floor((mapped - (other.x, other.y)) / other.scale).astype(int)
-    inside = ((there >= 0) & (there < other.mask.shape[::-1])).all(axis=1)
-    positions, there = positions[inside], there[inside]
-    enough = _share(pair.he, tile_um)[there[:, 1], there[:, 0]] >= MIN_TISSUE
-    return np.asarray(positions[enough], np.float64)
-
-
-def _share(view: View, tile_um: float) -> Floats32:
-    """Share of tissue in the tile around each pixel of the mask; beyond the mask there is none."""
-    side = max(1, round(tile_um / view.tissue.mpp))
-    mask = view.tissue.mask.astype(np.float32)
-    return np.asarray(cv2.blur(mask, (side, side), borderType=cv2.BORDER_CONSTANT), np.float32)
+    centres = (np.stack([columns, rows], axis=1) * tissue.scale + corner) * pair.phh3.slide.mpp
+    centres = centres[pair.phh3.has_tissue(centres, tile_um, MIN_TISSUE)]
+    return centres[pair.he.has_tissue(mapping.apply(centres), tile_um, MIN_TISSUE)]
 
 
 def _apart(points: Points, spacing: float, count: int) -> list[int]:
@@ -282,8 +301,10 @@ class Shifts:
     ratios: Floats
     """Peak over second peak."""
 
-    def __len__(self) -> int:
-        return len(self.positions)
+    @classmethod
+    def unmeasured(cls, positions: Points) -> Shifts:
+        """Shifts of 0 at all positions."""
+        return cls(positions, np.zeros_like(positions), np.zeros(len(positions)), np.ones(len(positions)))
 
     def chosen(self, which: Mask) -> Shifts:
         """The rows at `which`."""
@@ -299,20 +320,18 @@ def measure(pair: SlidePair, mapping: Mapping, positions_um: Points, shape: Tile
 
 @dataclass(frozen=True)
 class Null:
-    """Peak heights of tiles compared with wrong places of the same slides."""
+    """Peak heights of tiles compared with wrong places of the same slides; 0 where there are no tiles."""
 
     heights: Floats
 
     @property
     def centre(self) -> float:
         """Median height of the correlations."""
-        return float(np.median(self.heights)) if len(self.heights) else 0.0
+        return float(np.median(self.heights))
 
     @property
     def spread(self) -> float:
         """Standard deviation, taken from the median absolute deviation."""
-        if not len(self.heights):
-            return SMALLEST_SPREAD
         return max(1.4826 * float(np.median(np.abs(self.heights - self.centre))), SMALLEST_SPREAD)
 
     def strength(self, heights: Floats) -> Floats:
@@ -321,9 +340,7 @@ class Null:
 
     def separation(self, heights: Floats) -> float:
         """Chance that a right position is higher than a wrong one (0.5: they cannot be distinguished)."""
-        if not len(heights) or not len(self.heights):
-            return 0.5
-        above = heights[:, None] - self.heights[None]
+        above = heights[:, None] - self.heights
         return float((np.sign(above).mean() + 1) / 2)
 
 
@@ -343,4 +360,4 @@ def measure_null(pair: SlidePair, mapping: Mapping, positions_um: Points, shape:
         for step in range(1, min(NULL_ROUNDS, len(pairs) - 1) + 1)
         for index, (template, _) in enumerate(pairs)
     ]
-    return Null(np.array(heights, float))
+    return Null(np.array(heights or [0.0], float))

@@ -18,7 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter
-from scipy.sparse import coo_array, csc_array, diags_array, eye_array, kron, vstack
+from scipy.interpolate import NdBSpline
+from scipy.sparse import csc_array, csr_array, diags_array, eye_array, kron, vstack
 from scipy.sparse.linalg import spsolve
 
 from metaphase.base.arrays import Floats, Points
@@ -65,8 +66,8 @@ class LocalField:
         """Displacements (n, 2) at points (n, 2)."""
         rows, columns, _ = self.coefficients.shape
         units = (np.asarray(points_um, np.float64) - (self.x_um, self.y_um)) / self.spacing_um
-        basis = _basis(np.clip(units, 0, (columns - 3, rows - 3)), rows, columns)
-        return np.asarray(basis @ self.coefficients.reshape(-1, 2), np.float64)
+        inside = np.clip(units, 0, (columns - 3, rows - 3))
+        return np.asarray(NdBSpline(_knots(rows, columns), self.coefficients, 3)(inside[:, ::-1]), np.float64)
 
     @property
     def stretch(self) -> float:
@@ -85,77 +86,53 @@ def fit_field(
     """
     low, size = positions_um.min(axis=0), np.ptp(positions_um, axis=0)
     spacing = max(spacing_um, float(size.max()) / MAX_CELLS)
-    columns, rows = (max(1, int(np.ceil(side / spacing))) for side in size)
+    columns, rows = (max(1, int(np.ceil(side / spacing))) + 3 for side in size)
+    units = np.ascontiguousarray((positions_um - low)[:, ::-1] / spacing)
+    basis = NdBSpline.design_matrix(units, _knots(rows, columns), 3)
+    basis.resize(len(units), rows * columns)  # the last splines may be 0 everywhere
+    roughness = _bending(rows, columns)
     bending = BENDING
     while True:
-        grid = _solve(
-            (positions_um - low) / spacing, displacements_um, weights, (rows, columns), bending, tolerance_um
-        )
-        field = LocalField(float(low[0]), float(low[1]), spacing, grid)
+        penalty = bending * roughness + RIDGE * eye_array(rows * columns)
+        grid = _reweighted(basis, penalty, displacements_um, weights, tolerance_um)
+        field = LocalField(float(low[0]), float(low[1]), spacing, grid.reshape(rows, columns, 2))
         if field.stretch <= MAX_STRETCH:
             return field
         bending *= 4
 
 
-def _solve(
-    units: Points,
-    displacements: Points,
-    weights: Floats,
-    cells: tuple[int, int],
-    bending: float,
-    tolerance: float,
+def _reweighted(
+    basis: csr_array, penalty: csr_array, displacements: Points, weights: Floats, tolerance: float
 ) -> Floats:
     """Coefficients by iteratively reweighted least squares (Tukey's biweight)."""
-    rows, columns = cells[0] + 3, cells[1] + 3
-    basis = _basis(units, rows, columns)
-    penalty = bending * _bending(rows, columns) + RIDGE * eye_array(rows * columns, format="csc")
     trust = weights
-    grid = np.zeros((rows * columns, 2))
     for _ in range(ROUNDS):
         weighted = basis.T @ diags_array(trust)
         grid = np.asarray(spsolve(csc_array(weighted @ basis + penalty), weighted @ displacements))
         miss = np.linalg.norm(displacements - basis @ grid, axis=1)
         trust = weights * np.clip(1 - (miss / tolerance) ** 2, 0, 1) ** 2
-    return grid.reshape(rows, columns, 2)
+    return grid
 
 
-def _bending(rows: int, columns: int) -> csc_array:
+def _bending(rows: int, columns: int) -> csr_array:
     """The quadratic form of second differences along rows, along columns and across both."""
 
-    def difference(n: int, order: int) -> csc_array:
-        if n <= order:
-            return csc_array((0, n))
-        return csc_array(np.diff(np.eye(n), order, axis=0))
+    def differences(n: int, order: int) -> csr_array:
+        return csr_array(np.diff(np.eye(n), order, axis=0))
 
-    whole_rows, whole_columns = eye_array(rows), eye_array(columns)
-    parts = [
-        kron(difference(rows, 2), whole_columns),
-        kron(whole_rows, difference(columns, 2)),
-        np.sqrt(2) * kron(difference(rows, 1), difference(columns, 1)),
-    ]
-    stacked = csc_array(vstack(parts))
-    return csc_array(stacked.T @ stacked)
-
-
-def _basis(units: Points, rows: int, columns: int) -> csc_array:
-    """Values of all splines (n, rows * columns) at points given in cells."""
-    limits = np.array([columns - 4, rows - 4])
-    cell = np.clip(np.floor(units).astype(int), 0, np.maximum(limits, 0))
-    part = units - cell
-    across, down = _cubic(part[:, 0]), _cubic(part[:, 1])
-    values = (down[:, :, None] * across[:, None, :]).reshape(len(units), 16)
-    row = cell[:, 1, None, None] + np.arange(4)[:, None]
-    column = cell[:, 0, None, None] + np.arange(4)
-    index = (row * columns + column).reshape(len(units), 16)
-    point = np.repeat(np.arange(len(units)), 16)
-    return csc_array(coo_array((values.ravel(), (point, index.ravel())), (len(units), rows * columns)))
-
-
-def _cubic(t: Floats) -> Floats:
-    """The four B-splines (n, 4) that are not 0 at the fraction t of a cell."""
-    return (
-        np.stack([(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1) / 6
+    stacked = vstack(
+        [
+            kron(differences(rows, 2), eye_array(columns)),
+            kron(eye_array(rows), differences(columns, 2)),
+            np.sqrt(2) * kron(differences(rows, 1), differences(columns, 1)),
+        ]
     )
+    return stacked.T @ stacked
+
+
+def _knots(rows: int, columns: int) -> tuple[Floats, Floats]:
+    """Of so many splines along y and x, in cells of side 1."""
+    return np.arange(-3.0, rows + 1), np.arange(-3.0, columns + 1)
 
 
 # ---- the map between the two slides of a pair, in level-0 pixels, and its file ----
@@ -184,9 +161,8 @@ class Transform:
 
     def __post_init__(self) -> None:
         numbers = (self.he_mpp, self.phh3_mpp, self.similarity.scale)
-        if (
-            not all(math.isfinite(v) and v > 0 for v in numbers)
-            or not np.isfinite(self.similarity.matrix).all()
+        if not (
+            np.isfinite(numbers).all() and min(numbers) > 0 and np.isfinite(self.similarity.matrix).all()
         ):
             raise TransformError(
                 f"resolutions and scale are {numbers}", next_step="give finite numbers above 0"
@@ -219,11 +195,11 @@ class Transform:
 
     def phh3_to_he(self, points: npt.ArrayLike) -> Points:
         """H&E level-0 pixels (n, 2) of PHH3 level-0 pixels (n, 2)."""
-        return self.apply(np.asarray(points, np.float64).reshape(-1, 2) * self.phh3_mpp) / self.he_mpp
+        return self.apply(np.asarray(points, np.float64) * self.phh3_mpp) / self.he_mpp
 
     def he_to_phh3(self, points: npt.ArrayLike) -> Points:
         """PHH3 level-0 pixels (n, 2) of H&E level-0 pixels (n, 2)."""
-        return self.invert(np.asarray(points, np.float64).reshape(-1, 2) * self.he_mpp) / self.phh3_mpp
+        return self.invert(np.asarray(points, np.float64) * self.he_mpp) / self.phh3_mpp
 
     def to_json(self) -> dict[str, Any]:
         """Everything that evaluating the map needs."""
