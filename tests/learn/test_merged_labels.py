@@ -54,7 +54,7 @@ def test_what_is_written(project: Project) -> None:
     record = json.loads((project.folder / "agreement.json").read_text())
     assert record["labels"] == {"mitosis": 1, "not": 1, "artefact": 1}
     assert record["items_answered_by_all"] == 3
-    assert record["fleiss_kappa"] == pytest.approx(merged.fleiss)
+    assert record["fleiss_kappa"] == pytest.approx(merged.fleiss.value)
     assert len(record["pairs"]) == 6
 
 
@@ -68,7 +68,9 @@ def test_answers_that_count_together(tmp_path: Path) -> None:
     merged = merge_project(project.folder)
     assert list(merged.labels["label"]) == ["not", "not"]
     record = json.loads((project.folder / "agreement.json").read_text())
-    assert record["pooled"]["fleiss_kappa"] == pytest.approx(merged.pooled.fleiss if merged.pooled else 9)
+    assert record["pooled"]["fleiss_kappa"] == pytest.approx(
+        merged.pooled.fleiss.value if merged.pooled else 9
+    )
     assert len(record["pooled"]["pairs"]) == 6
     page = (project.folder / "agreement.html").read_text()
     assert "Pooled, artefact counts as not." in page
@@ -104,7 +106,7 @@ def test_some_observers_only(project: Project) -> None:
 def test_one_answer_alike_has_no_kappa(project: Project) -> None:
     label(project, {"A": ["not", "not"], "B": ["not", "not"]})
     merged = merge_project(project.folder, agree=2)
-    assert np.isnan(merged.fleiss)
+    assert np.isnan(merged.fleiss.value)
     record = json.loads((project.folder / "agreement.json").read_text())
     assert record["fleiss_kappa"] is None
     assert record["pairs"][0]["kappa"] is None
@@ -127,4 +129,4 @@ def test_four_observers_with_known_errors_recover_the_truth(tmp_path: Path) -> N
     right = merged.labels["label"].to_numpy()[kept] == truth[kept]
     assert kept.mean() > 0.9
     assert right.mean() > 0.985
-    assert 0.5 < merged.fleiss < 0.8  # expected 1 - 2 * 0.1 * 0.9 / 0.5 = 0.64
+    assert 0.5 < merged.fleiss.value < 0.8  # expected 1 - 2 * 0.1 * 0.9 / 0.5 = 0.64

@@ -94,7 +94,7 @@ def merge(
         _table(merged),
         f"{merged.labelled} of {len(merged.labels)} items have a label ({labels or 'none'}); "
         f"{len(merged.disagreements)} to discuss; "
-        f"Fleiss' kappa {kappa_text(merged.fleiss, *merged.fleiss_interval)} over the {merged.complete} "
+        f"Fleiss' kappa {kappa_text(*merged.fleiss)} over the {merged.complete} "
         "that all observers answered",
         f"see {(output or project) / REPORT}",
     )

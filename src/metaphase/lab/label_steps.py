@@ -203,8 +203,8 @@ def merge_round(which: tuple[Lab, int], report: Report, *, answers: pd.DataFrame
     for asked in asked_round(lab, number):
         facts |= {} if asked.curve is None else {"curve": str(asked.curve)}
     if observers > 1:
-        low, high = merged.fleiss_interval
-        facts["Fleiss' kappa"] = f"{merged.fleiss:.2f} [{low:.2f}, {high:.2f}]"
+        kappa, low, high = merged.fleiss
+        facts["Fleiss' kappa"] = f"{kappa:.2f} [{low:.2f}, {high:.2f}]"
     return facts
 
 

@@ -51,15 +51,15 @@ def record(merged: Merged) -> dict[str, Any]:
         "labelled": merged.labelled,
         "labels": labels[labels != ""].value_counts().to_dict(),
         "disagreements": len(merged.disagreements),
-        "fleiss_kappa": merged.fleiss,
-        "fleiss_interval": merged.fleiss_interval,
+        "fleiss_kappa": merged.fleiss.value,
+        "fleiss_interval": merged.fleiss[1:],
         "items_answered_by_all": merged.complete,
         "observers": merged.observers,
         "pairs": merged.pairs,
         "pooled": merged.pooled
         and {
-            "fleiss_kappa": merged.pooled.fleiss,
-            "fleiss_interval": merged.pooled.fleiss_interval,
+            "fleiss_kappa": merged.pooled.fleiss.value,
+            "fleiss_interval": merged.pooled.fleiss[1:],
             "pairs": merged.pooled.pairs,
         },
     }

@@ -271,7 +271,9 @@ def test_points_that_are_sure_are_carried_over_where_only_exactness_is_doubtful(
     assert not hardly.points_decide  # whether it is the same tissue is no question of exactness
     monkeypatch.setattr(outputs, "register_pair", lambda *_: replace(registration, verdict=verdict))
     (tmp_path / "points.csv").write_text("x,y\n300,250\n400,300\n-9,3\n")
-    summary, _ = register_slides(*saved(registration, tmp_path), tmp_path / "out", points=tmp_path / "points.csv")
+    summary, _ = register_slides(
+        *saved(registration, tmp_path), tmp_path / "out", points=tmp_path / "points.csv"
+    )
     assert (summary["verdict"], summary["points_accepted"]) == ("doubtful", 2)
     assert summary["mean_confidence"] >= 0.9
 

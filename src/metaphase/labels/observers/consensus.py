@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import expit
 
 from metaphase.base.arrays import Floats, Integers
 from metaphase.base.errors import UsageError
@@ -34,68 +38,56 @@ def count_votes(sheet: pd.DataFrame, answers: Sequence[str]) -> Integers:
     return np.stack([(cells == answer).sum(axis=1) for answer in answers], axis=1).astype(np.int64)
 
 
-def cohen_kappa(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Unweighted kappa of two observers' answers to the same items; NaN where chance leaves nothing open."""
-    one, two = np.asarray(first), np.asarray(second)
-    if not one.size:
-        return float("nan")
-    answers = np.union1d(one, two)
-    shares = [(side[:, None] == answers).mean(axis=0) for side in (one, two)]
-    return _beyond_chance(float((one == two).mean()), float(shares[0] @ shares[1]))
-
-
-def fleiss_kappa(votes: Integers) -> float:
-    """Fleiss' kappa; each row holds the votes of one item, all rows of the same number of observers."""
-    if not len(votes) or votes[0].sum() < 2:
-        return float("nan")
-    observers = votes[0].sum()
-    pairs = (votes * (votes - 1)).sum(axis=1) / (observers * (observers - 1))
-    shares = votes.sum(axis=0) / votes.sum()
-    return _beyond_chance(float(pairs.mean()), float(shares @ shares))
-
-
 DRAWS = 1000
-"""How often items are drawn for an interval of a kappa."""
-Interval = tuple[float, float]
+"""How often items are drawn for the interval of a kappa."""
 
 
-def cohen_interval(first: npt.ArrayLike, second: npt.ArrayLike) -> Interval:
-    """95 % interval of `cohen_kappa`, by drawing the items again and again."""
+class Kappa(NamedTuple):
+    """Agreement beyond chance, with its 95 % interval; NaN where chance leaves nothing open."""
+
+    value: float
+    low: float
+    high: float
+
+
+def cohen_kappa(first: npt.ArrayLike, second: npt.ArrayLike) -> Kappa:
+    """Unweighted kappa of two observers' answers to the same items."""
     one, two = np.asarray(first), np.asarray(second)
-    if not one.size:
-        return float("nan"), float("nan")
     answers = np.union1d(one, two)
-    cells = np.searchsorted(answers, one) * len(answers) + np.searchsorted(answers, two)
-    drawn = _drawn(np.bincount(cells, minlength=len(answers) ** 2)).reshape(-1, len(answers), len(answers))
-    seen = np.trace(drawn, axis1=1, axis2=2)
-    return _interval(seen, (drawn.sum(axis=2) * drawn.sum(axis=1)).sum(axis=1))
+    count = len(answers)
+    cells = np.searchsorted(answers, one) * count + np.searchsorted(answers, two)
+    counts = np.bincount(cells.astype(np.int64), minlength=count**2)
+    of_first, of_second = np.repeat(np.eye(count), count, axis=0), np.tile(np.eye(count), (count, 1))
+    return _kappa(counts, (of_first * of_second).sum(axis=1), of_first, of_second)
 
 
-def fleiss_interval(votes: Integers) -> Interval:
-    """95 % interval of `fleiss_kappa`, by drawing the items again and again."""
-    if not len(votes) or votes[0].sum() < 2:
-        return float("nan"), float("nan")
+def fleiss_kappa(votes: Integers) -> Kappa:
+    """Fleiss' kappa; each row holds the votes of one item, all rows of the same number of observers."""
     patterns, counts = np.unique(votes, axis=0, return_counts=True)
-    observers = votes[0].sum()
+    observers = votes.sum(axis=1).max(initial=0)
+    if observers < 2:
+        return Kappa(math.nan, math.nan, math.nan)
     alike = (patterns * (patterns - 1)).sum(axis=1) / (observers * (observers - 1))
-    drawn = _drawn(counts)
-    shares = drawn @ (patterns / observers)
-    return _interval(drawn @ alike, (shares**2).sum(axis=1))
+    return _kappa(counts, alike, patterns / observers, patterns / observers)
 
 
-def _drawn(counts: Integers) -> Floats:
-    """Shares of each kind of item in `DRAWS` samples of as many items."""
+def _kappa(counts: Integers, alike: Floats, first: Floats, second: Floats) -> Kappa:
+    """The kappa of so many items of each kind, and its interval by drawing the items again and again.
+
+    Of each kind, `alike` is the share of pairs of answers that are the same, and `first` and `second` (kinds,
+    answers) are the shares of the answers of either side, which would meet by chance.
+    """
     total = int(counts.sum())
-    return np.random.default_rng(0).multinomial(total, counts / total, DRAWS) / total
-
-
-def _interval(seen: Floats, expected: Floats) -> Interval:
-    open_to_chance = expected < 1 - 1e-12
-    kappas = (seen[open_to_chance] - expected[open_to_chance]) / (1 - expected[open_to_chance])
-    if not len(kappas):
-        return float("nan"), float("nan")
-    low, high = np.percentile(kappas, (2.5, 97.5))
-    return float(low), float(high)
+    if not total:
+        return Kappa(math.nan, math.nan, math.nan)
+    drawn = np.random.default_rng(0).multinomial(total, counts / total, DRAWS)
+    shares = np.vstack([counts, drawn]) / total
+    expected = ((shares @ first) * (shares @ second)).sum(axis=1)
+    undefined = expected >= 1 - 1e-12
+    kappas = np.where(undefined, np.nan, (shares @ alike - expected) / np.where(undefined, 1, 1 - expected))
+    defined = kappas[1:][~undefined[1:]]
+    low, high = np.percentile(defined, (2.5, 97.5)) if len(defined) else (math.nan, math.nan)
+    return Kappa(float(kappas[0]), float(low), float(high))
 
 
 def pairwise_kappas(sheet: pd.DataFrame) -> pd.DataFrame:
@@ -105,14 +97,9 @@ def pairwise_kappas(sheet: pd.DataFrame) -> pd.DataFrame:
     for one, two in combinations(sheet.columns, 2):
         both = sheet[(sheet[one] != "") & (sheet[two] != "")]
         first, second = (both[name].to_numpy(dtype=str) for name in (one, two))
-        alike = float((first == second).mean()) if len(both) else float("nan")
-        kappa = cohen_kappa(first, second)
-        rows.append((one, two, len(both), alike, kappa, *cohen_interval(first, second)))
+        alike = float((first == second).mean()) if len(both) else math.nan
+        rows.append((one, two, len(both), alike, *cohen_kappa(first, second)))
     return pd.DataFrame(rows, columns=["observer", "other", "items", "alike", "kappa", "low", "high"])
-
-
-def _beyond_chance(seen: float, expected: float) -> float:
-    return (seen - expected) / (1 - expected) if expected < 1 - 1e-12 else float("nan")
 
 
 # ---- from several observers' answers to labels ----
@@ -127,8 +114,7 @@ class Pooled:
 
     pairs: pd.DataFrame
     """As `Merged.pairs`."""
-    fleiss: float
-    fleiss_interval: Interval
+    fleiss: Kappa
 
 
 @dataclass(frozen=True)
@@ -147,10 +133,8 @@ class Merged:
     """observer, answers, seconds (median), minutes, per_hour, changes."""
     pairs: pd.DataFrame
     """observer, other, items, alike, kappa (Cohen's, unweighted), and low and high of its 95 % interval."""
-    fleiss: float
-    """Fleiss' kappa over `complete` items; NaN where it is undefined."""
-    fleiss_interval: Interval
-    """Its 95 % interval."""
+    fleiss: Kappa
+    """Fleiss' kappa over `complete` items."""
     complete: int
     """Items that all observers answered."""
     pooled: Pooled | None = None
@@ -179,7 +163,6 @@ def merge_answers(
         observers=_speeds(given, changes or {}),
         pairs=pairwise_kappas(sheet),
         fleiss=fleiss_kappa(complete),
-        fleiss_interval=fleiss_interval(complete),
         complete=len(complete),
         pooled=_pooled(project, sheet, full) if project.counted_as != project.answer_names else None,
     )
@@ -189,23 +172,22 @@ def _pooled(project: Project, sheet: pd.DataFrame, full: Truths) -> Pooled:
     counted = dict(zip(project.answer_names, project.counted_as, strict=True))
     asked = sheet.replace(counted)
     votes = count_votes(asked, sorted(set(counted.values())))[full]
-    return Pooled(pairwise_kappas(asked), fleiss_kappa(votes), fleiss_interval(votes))
+    return Pooled(pairwise_kappas(asked), fleiss_kappa(votes))
 
 
 def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
     """Answers by item, in the project's order, and observer, by name; empty text where there is none."""
-    names = sorted({one.observer for one in given})
-    said = {(one.item, one.observer): one.answer for one in given}
-    cells = [[said.get((item, name), "") for name in names] for item in project.by_name]
-    return pd.DataFrame(cells, index=pd.Index(project.by_name, name="item"), columns=names, dtype=object)
+    frame = pd.DataFrame(
+        [(one.item, one.observer, one.answer) for one in given], columns=["item", "observer", "answer"]
+    )
+    sheet = frame.pivot(index="item", columns="observer", values="answer").rename_axis(columns=None)
+    return sheet.reindex(pd.Index(project.by_name, name="item")).astype(object).fillna("")
 
 
 def divided_items(given: Sequence[Given]) -> set[str]:
     """Items that were answered differently."""
-    said: dict[str, set[str]] = {}
-    for one in given:
-        said.setdefault(one.item, set()).add(one.answer)
-    return {item for item, answers in said.items() if len(answers) > 1}
+    answers = {(one.item, one.answer) for one in given}
+    return {item for item, count in Counter(item for item, _ in answers).items() if count > 1}
 
 
 def _labels(project: Project, votes: Integers, agree: int) -> pd.DataFrame:
@@ -238,15 +220,11 @@ def _disagreements(project: Project, sheet: pd.DataFrame, votes: Integers) -> pd
 
 def _speeds(given: Sequence[Given], changes: dict[str, int]) -> pd.DataFrame:
     frame = pd.DataFrame([(one.observer, one.seconds) for one in given], columns=["observer", "seconds"])
-    rows = []
-    for name, seconds in frame.groupby("observer")["seconds"]:
-        total = float(seconds.sum())
-        per_hour = 3600 * len(seconds) / total if total else float("nan")
-        rows.append(
-            (name, len(seconds), float(seconds.median()), total / 60, per_hour, changes.get(str(name), 0))
-        )
-    columns = ["observer", "answers", "seconds", "minutes", "per_hour", "changes"]
-    return pd.DataFrame(rows, columns=columns)
+    seconds = frame.groupby("observer")["seconds"]
+    table = seconds.agg(answers="size", seconds="median", minutes="sum").reset_index()
+    table["minutes"] /= 60
+    table["per_hour"] = (60 * table["answers"] / table["minutes"]).where(table["minutes"] > 0)
+    return table.assign(changes=[changes.get(name, 0) for name in table["observer"]])
 
 
 def _check_agree(agree: int, observers: list[str], project: Project) -> None:
@@ -327,7 +305,9 @@ def learning_curve(features: Floats, labels: Truths, patients: Sequence[str]) ->
     names, owner = np.unique(np.asarray(patients, dtype=object).astype(str), return_inverse=True)
     if min(int(labels.sum()), int((~labels).sum())) < LEAST_OF_CLASS or len(names) < 2:
         return None
-    known = _expanded(features)
+    spread = features.std(axis=0)
+    scaled = np.clip((features - features.mean(axis=0)) / np.where(spread > 0, spread, 1), -4, 4)
+    known = np.column_stack([np.ones(len(scaled)), scaled, scaled**2])
     rng = np.random.default_rng(0)
     points = []
     for share in SHARES:
@@ -348,13 +328,6 @@ def learning_curve(features: Floats, labels: Truths, patients: Sequence[str]) ->
     return LearningCurve(tuple(points)) if len(points) == len(SHARES) else None
 
 
-def _expanded(features: Floats) -> Floats:
-    spread = features.std(axis=0)
-    scaled = (features - features.mean(axis=0)) / np.where(spread > 0, spread, 1)
-    scaled = np.clip(scaled, -4, 4)
-    return np.column_stack([np.ones(len(scaled)), scaled, scaled**2])
-
-
 def _fitted(known: Floats, labels: Truths) -> Floats:
     """Ridge logistic regression by Newton's steps, both classes of equal weight."""
     share = labels.mean()
@@ -363,7 +336,7 @@ def _fitted(known: Floats, labels: Truths) -> Floats:
     penalty = np.full(known.shape[1], RIDGE)
     penalty[0] = 1e-6
     for _ in range(STEPS):
-        chance = 1 / (1 + np.exp(-np.clip(known @ weights, -30, 30)))
+        chance = expit(np.clip(known @ weights, -30, 30))
         slope = known.T @ (importance * (chance - labels)) + penalty * weights
         curve = (known.T * (importance * np.maximum(chance * (1 - chance), 1e-3))) @ known + np.diag(penalty)
         weights = weights - np.linalg.solve(curve, slope)

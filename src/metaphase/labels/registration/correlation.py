@@ -132,10 +132,12 @@ def consensus(
     distance, index = cKDTree(voters).query(positions, k=nearest)
     counted = index != own[:, None]
     counted &= np.cumsum(counted, axis=1) <= neighbours
-    counts, ignored = counted.sum(axis=1), ~counted
-    votes = shifts[index]
-    middle = np.ma.median(np.ma.array(votes, mask=np.stack([ignored, ignored], axis=-1)), axis=1).filled(0)
-    miss = np.ma.array(np.linalg.norm(votes - middle[:, None], axis=2), mask=ignored)
-    spread = np.where(counts > 1, 1.4826 * np.ma.median(miss, axis=1).filled(0), np.inf)
-    farthest = np.ma.array(distance, mask=ignored).max(axis=1).filled(np.inf)
+    counts = counted.sum(axis=1)
+    votes, middle = np.where(counted[..., None], shifts[index], np.nan), np.zeros((len(positions), 2))
+    spread, farthest = np.full((2, len(positions)), np.inf)
+    some, several = counts > 0, counts > 1
+    middle[some] = np.nanmedian(votes[some], axis=1)
+    miss = np.linalg.norm(votes[several] - middle[several, None], axis=2)
+    spread[several] = 1.4826 * np.nanmedian(miss, axis=1)
+    farthest[some] = np.where(counted, distance, 0)[some].max(axis=1, initial=0)
     return Consensus(middle, spread, counts, farthest)

@@ -255,7 +255,7 @@ def measured_confidence(found: Shifts, nearby: Consensus, deviation: Floats, sca
     relative = np.minimum(deviation / scale / np.maximum(spread, 1), LARGEST)
     odds = constant + of_ratio * np.log(found.ratios) + of_deviation * relative
     chance = expit(odds + of_spread * np.minimum(spread, LARGEST))
-    return np.where(nearby.counts > 0, chance, chance / 2)
+    return np.asarray(np.where(nearby.counts > 0, chance, chance / 2), np.float64)
 
 
 def consensus_confidence(nearby: Consensus, scale: float) -> Floats:
@@ -340,7 +340,8 @@ def _obstacles(registration: Registration, positions: Points) -> Texts:
     """Why each position cannot be compared; empty where it can."""
     pair, tile_um = registration.pair, registration.shape.tile_um
     sides = (("PHH3", pair.phh3, positions), ("H&E", pair.he, registration.transform.apply(positions)))
-    obstacles = {"the registration failed": np.full(len(positions), registration.verdict.status == "failed")}
+    failed: Mask = np.full(len(positions), registration.verdict.status == "failed")
+    obstacles = {"the registration failed": failed}
     for name, side, there in sides:
         obstacles[f"outside the {name} slide"] = ((there < 0) | (there >= side.size_um)).any(axis=1)
     for name, side, there in sides:

@@ -261,9 +261,9 @@ def _candidates(pair: SlidePair, mapping: Mapping, tile_um: float) -> Points:
     tissue = pair.phh3.tissue
     rows, columns = np.indices(tissue.mask.shape).reshape(2, -1) + 0.5
     corner = np.array([tissue.x, tissue.y])
-    centres = (np.stack([columns, rows], axis=1) * tissue.scale + corner) * pair.phh3.slide.mpp
+    centres: Points = (np.stack([columns, rows], axis=1) * tissue.scale + corner) * pair.phh3.slide.mpp
     centres = centres[pair.phh3.has_tissue(centres, tile_um, MIN_TISSUE)]
-    return centres[pair.he.has_tissue(mapping.apply(centres), tile_um, MIN_TISSUE)]
+    return np.asarray(centres[pair.he.has_tissue(mapping.apply(centres), tile_um, MIN_TISSUE)], np.float64)
 
 
 def _apart(points: Points, spacing: float, count: int) -> list[int]:
