@@ -10,7 +10,7 @@ from scipy import ndimage
 from skimage.measure import regionprops
 
 from metaphase.base.arrays import Box
-from metaphase.labels.phh3.candidates import Components, Stitcher, ellipse_axes, label_tile
+from metaphase.labels.phh3.components import Components, Stitcher, ellipse_axes, label_tile
 from metaphase.slides.tiles import plan_tiles
 
 EIGHT = np.ones((3, 3), int)
@@ -38,7 +38,7 @@ def stitched(brown: np.ndarray, tile_px: int, *, smallest: int = 1, shift: int =
             amounts = dab[part]
             stitcher.add(label_tile(box.moved(shift, 0), here, amounts, (amounts + 1)[here]))
     found = stitcher.finish()
-    order = np.lexsort((found.of("x"), found.of("minus_left"), found.of("minus_top")))
+    order = np.lexsort((found["x"], found["minus_left"], found["minus_top"]))
     return found[order], stitcher.specks
 
 
@@ -46,7 +46,7 @@ def stitched(brown: np.ndarray, tile_px: int, *, smallest: int = 1, shift: int =
 def test_tiles_change_nothing(brown: np.ndarray, tile_px: int) -> None:
     whole, _ = stitched(brown, 64)
     tiled, _ = stitched(brown, tile_px)
-    np.testing.assert_array_equal(tiled.values, whole.values)
+    np.testing.assert_array_equal(tiled, whole)
 
 
 @given(planes(), st.integers(2, 9))
@@ -55,10 +55,10 @@ def test_equal_to_scipy_and_skimage(brown: np.ndarray, tile_px: int) -> None:
     regions = sorted(regionprops(labels), key=lambda r: (-r.bbox[0], -r.bbox[1], r.centroid[1] * r.area))
     found, _ = stitched(brown, tile_px)
     assert len(found) == count
-    np.testing.assert_array_equal(found.of("area"), [r.area for r in regions])
-    np.testing.assert_array_equal(-found.of("minus_top"), [r.bbox[0] for r in regions])
-    np.testing.assert_array_equal(found.of("right"), [r.bbox[3] for r in regions])
-    np.testing.assert_allclose(found.of("y") / found.of("area"), [r.centroid[0] for r in regions], atol=1e-9)
+    np.testing.assert_array_equal(found["area"], [r.area for r in regions])
+    np.testing.assert_array_equal(-found["minus_top"], [r.bbox[0] for r in regions])
+    np.testing.assert_array_equal(found["right"], [r.bbox[3] for r in regions])
+    np.testing.assert_allclose(found["y"] / found["area"], [r.centroid[0] for r in regions], atol=1e-9)
     major, minor = ellipse_axes(found)
     for i, region in enumerate(regions):
         central = region.moments_central
@@ -71,7 +71,7 @@ def test_equal_to_scipy_and_skimage(brown: np.ndarray, tile_px: int) -> None:
 def test_specks_are_counted(brown: np.ndarray, tile_px: int, smallest: int) -> None:
     every, _ = stitched(brown, tile_px)
     kept, specks = stitched(brown, tile_px, smallest=smallest)
-    assert len(kept) == int((every.of("area") >= smallest).sum())
+    assert len(kept) == int((every["area"] >= smallest).sum())
     assert specks == len(every) - len(kept)
 
 
@@ -90,7 +90,7 @@ def test_diagonal_neighbours_across_four_tiles_are_one() -> None:
     brown = np.zeros((8, 8), bool)
     brown[3, 3] = brown[4, 4] = brown[3, 5] = True
     found, _ = stitched(brown, 4)
-    assert found.of("area").tolist() == [3]
+    assert found["area"].tolist() == [3]
 
 
 def test_an_empty_plane_has_no_components() -> None:

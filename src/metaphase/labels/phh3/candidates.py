@@ -1,10 +1,7 @@
 """All brown candidates of a slide, streaming: connected components without seams, split and joined, measured.
 
-A component is known by sums and maxima over its pixels. Both can be added up over its parts, hence a
-component that crosses tiles ends with exactly the numbers it would have in one piece. Parts that touch the
-border of a tile wait until the end; all others are finished with their tile. A component that is large or
-irregular is looked at again by itself: its darkest parts, if they are large enough, are components of their
-own.
+`components` finds what is connected. A component that is large or irregular is looked at again by itself: its
+darkest parts, if they are large enough, are components of their own.
 
 A look comes first: where the tissue is, which stain it has, and what is brown. The textbook vector of
 haematoxylin fits no laboratory exactly, so that dark blue nuclei seem to hold some DAB, in proportion to
@@ -16,28 +13,37 @@ candidates however it is cut into tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
-from metaphase.base.arrays import RGB, Box, Floats, Integers, Mask
+from metaphase.base.arrays import RGB, Box, Integers
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.settings import settings
 from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, find_tissue
+from metaphase.labels.phh3.components import (
+    ROW_CODE,
+    SUMS,
+    Components,
+    Levels,
+    Stitcher,
+    TileComponents,
+    ellipse_axes,
+    ellipse_filling,
+    label_tile,
+    merge,
+)
 from metaphase.slides.contract import Slide
-from metaphase.slides.tiles import MaskGrid, Tile, TilePlan, plan_tiles
+from metaphase.slides.tiles import Tile, TilePlan, plan_tiles
 
 # ---- what can be wrong with a slide that should be PHH3 ----
 
@@ -102,8 +108,6 @@ class BrownConfig:
 
 # ---- how brown a pixel is ----
 
-Levels = npt.NDArray[np.int16]
-
 UNIT = 1e-3
 """Density (natural logarithm) of one level."""
 _DENSITY = -np.log(np.maximum(np.arange(256), 1) / 255)
@@ -131,10 +135,7 @@ class BrownScale:
 
 def amounts(table: Levels, rgb: RGB) -> Levels:
     """Levels (...) of 8-bit pixels (..., 3) by a table of `BrownScale`."""
-    red, green, blue = (np.take(table[channel], rgb[..., channel]) for channel in range(3))
-    red += green
-    red += blue
-    return red
+    return np.asarray(sum(np.take(table[channel], rgb[..., channel]) for channel in range(3)), np.int16)
 
 
 # ---- the plane that is searched ----
@@ -161,11 +162,6 @@ class SearchPlane:
     def mpp(self) -> float:
         """Micrometres per pixel of the plane."""
         return self.scale * self.slide.mpp
-
-    def plan(self, tile_px: int, mask: MaskGrid) -> TilePlan:
-        """Tiles of the plane that touch the mask, row by row."""
-        whole = Box(0, 0, self.slide.width, self.slide.height)
-        return plan_tiles(whole, self.slide.mpp, mpp=self.mpp, tile_px=tile_px, mask=mask)
 
     def read(self, box: Box) -> RGB:
         """Pixels of a box of the plane; each is the mean of `factor` x `factor` pixels of the level."""
@@ -292,151 +288,9 @@ def _read_fields(slide: Slide, tissue: TissueMask, config: BrownConfig, threads:
     return np.stack(fields) if fields else np.zeros((0, side, side, 3), np.uint8)
 
 
-# ---- connected components without seams ----
-
-SUMS = ("area", "x", "y", "xx", "xy", "yy", "dab", "haematoxylin")
-"""Over the pixels of a component: their number, coordinates, products of coordinates, and amounts."""
-MAXIMA = ("peak", "right", "bottom", "minus_left", "minus_top", "last")
-"""Greatest amount of DAB, the sides of the bounding box (right and bottom just beyond it), and the last pixel
-in reading order, as row x `ROW_CODE` + column."""
-ROW_CODE = 2**32
-
-
-@dataclass(frozen=True, eq=False)
-class Components:
-    """One row a component; whole numbers, in pixels of the plane. Products may wrap around 64 bits, which the
-    differences that are taken of them undo."""
-
-    values: Integers
-    """(n, len(SUMS) + len(MAXIMA))."""
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, which: Mask | Integers | slice) -> Components:
-        return Components(self.values[which])
-
-    def of(self, name: str) -> Integers:
-        """One of `SUMS` or `MAXIMA`."""
-        return self.values[:, (*SUMS, *MAXIMA).index(name)]
-
-    def merged(self, group: Integers) -> Components:
-        """One component a group, in order of the group's number; `group` has a number for each row."""
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-        if not len(starts):
-            return self
-        sums, maxima = np.split(self.values[order], [len(SUMS)], axis=1)
-        return Components(np.hstack([np.add.reduceat(sums, starts), np.maximum.reduceat(maxima, starts)]))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Components]) -> Components:
-        """All components of `parts`, one list after the other."""
-        nothing = np.zeros((0, len(SUMS) + len(MAXIMA)), np.int64)
-        return cls(np.concatenate([nothing, *(part.values for part in parts)]))
-
-
-@dataclass(frozen=True, eq=False)
-class TileComponents:
-    """The components of one tile, and which of them reach its sides."""
-
-    components: Components
-    border: Integers
-    """(2, pixels), for the brown pixels along its sides: `ROW_CODE` position, and row of the component."""
-
-
-def label_tile(box: Box, brown: Mask, dab: Levels, haematoxylin: Levels) -> TileComponents:
-    """Label the brown pixels of the tile `box` (8-connected).
-
-    `brown` and `dab` are (height, width); `haematoxylin` holds the brown pixels alone, in reading order.
-    """
-    count, found, boxes, _ = cv2.connectedComponentsWithStats(
-        brown.view(np.uint8), connectivity=8, ltype=cv2.CV_32S
-    )
-    labels = np.asarray(found, np.int32)
-    y, x = np.nonzero(brown)
-    owner, darkness, code = labels[y, x] - 1, dab[y, x], (y + box.y) * ROW_CODE + x + box.x
-    # coordinates from the tile's corner are small enough for exact sums of floats
-    summed = (None, x, y, x * x, x * y, y * y, darkness, haematoxylin)
-    sums = np.stack([np.bincount(owner, one, minlength=count - 1) for one in summed]).astype(np.int64)
-    left, top, width, height = np.asarray(boxes, np.int64)[1:, :4].T
-    left, top = left + box.x, top + box.y
-    peak, last = np.full((2, count - 1), np.iinfo(np.int64).min)
-    np.maximum.at(peak, owner, darkness.astype(np.int64))
-    last[owner] = code  # pixels come in reading order: the last one stays
-    maxima = (peak, left + width, top + height, -left, -top, last)
-    components = Components(np.stack([*_moved(sums, box.x, box.y), *maxima], axis=1))
-    edge = (x == 0) | (y == 0) | (x == box.width - 1) | (y == box.height - 1)
-    return TileComponents(components, np.stack([code[edge], owner[edge]]))
-
-
-def _moved(sums: Integers, right: int | Integers, down: int | Integers) -> tuple[Integers, ...]:
-    """`SUMS`, one a row, of components moved so far."""
-    area, x, y, xx, xy, yy, *amounts = sums
-    return (
-        area,
-        x + right * area,
-        y + down * area,
-        xx + 2 * right * x + right * right * area,
-        xy + right * y + down * x + right * down * area,
-        yy + 2 * down * y + down * down * area,
-        *amounts,
-    )
-
-
-@dataclass(eq=False)
-class Stitcher:
-    """Takes tiles, in any order, and joins what touches across their borders."""
-
-    smallest: int
-    """Components of fewer pixels are counted and forgotten."""
-    specks: int = 0
-    _whole: list[Components] = field(default_factory=list)
-    _open: list[Components] = field(default_factory=list)
-    _borders: list[Integers] = field(default_factory=list)
-    _opened: int = 0
-
-    def add(self, tile: TileComponents) -> None:
-        """Take a tile; tiles may be left out where nothing is brown."""
-        code, owner = tile.border
-        touching = np.zeros(len(tile.components), np.bool_)
-        touching[owner] = True
-        self._keep(tile.components[~touching])
-        self._open.append(tile.components[touching])
-        self._borders.append(np.stack([code, self._opened + np.cumsum(touching)[owner] - 1]))
-        self._opened += int(touching.sum())
-
-    def finish(self) -> Components:
-        """All components of the plane."""
-        if self._opened:
-            pieces, links = Components.joined(self._open), self._links()
-            graph = coo_array((np.ones(len(links), np.bool_), tuple(links.T)), (len(pieces),) * 2)
-            self._keep(pieces.merged(connected_components(graph, directed=False)[1].astype(np.int64)))
-        return Components.joined(self._whole)
-
-    def _keep(self, components: Components) -> None:
-        large = components.of("area") >= self.smallest
-        self.specks += int((~large).sum())
-        self._whole.append(components[large])
-
-    def _links(self) -> Integers:
-        """Which open components (n, 2) have pixels side by side, or corner to corner."""
-        code, owner = np.concatenate(self._borders, axis=1)
-        order = np.argsort(code)
-        code, owner = code[order], owner[order]
-        found = []
-        for step in (1, ROW_CODE - 1, ROW_CODE, ROW_CODE + 1):  # to the right, and the three below
-            there = np.searchsorted(code, code + step).clip(max=len(code) - 1)
-            both = code[there] == code + step
-            found.append(np.stack([owner[both], owner[there[both]]], axis=1))
-        return np.concatenate(found)
-
-
 # ---- from the components of a slide to its table of candidates ----
 
 
-PIXEL_VARIANCE = 1 / 12
-"""Of a coordinate within a pixel: with it, a single pixel has the extent of a pixel."""
 LEAST_LIKENESS = 0.5
 """Components that are joined differ in area by no more than this ratio."""
 
@@ -449,16 +303,15 @@ def join_figures(components: Components, config: BrownConfig, mpp: float) -> tup
     """
     group = np.arange(len(components))
     if len(components) > 1 and config.join_um > 0:
-        area = components.of("area")
-        centres = np.stack([components.of("x") / area, components.of("y") / area], axis=1)
+        area = components["area"]
+        centres = np.stack([components["x"] / area, components["y"] / area], axis=1)
         distance, nearest = (found[:, 1] for found in cKDTree(centres).query(centres, k=2))
         mutual = nearest[nearest] == group
         alike = np.minimum(area, area[nearest]) >= LEAST_LIKENESS * np.maximum(area, area[nearest])
         small = area + area[nearest] <= config.area_px(mpp)[1]
         join = mutual & alike & small & (distance * mpp <= config.join_um)
         group[join] = np.minimum(group, nearest)[join]
-    joined = components.merged(group)
-    return joined, np.unique(group, return_counts=True)[1]
+    return merge(components, group), np.unique(group, return_counts=True)[1]
 
 
 def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> pd.DataFrame:
@@ -467,24 +320,22 @@ def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> 
     `x, y` (centroid) and the bounding box are level-0 pixels. `extent` is the filled share of the bounding
     box, `filling` that of the ellipse with the same moments: 1 for a filled ellipse, less for rings.
     """
-    area = components.of("area")
-    x, y = (components.of(name) / area + 0.5 for name in ("x", "y"))
-    left, top = -components.of("minus_left"), -components.of("minus_top")
-    right, bottom = components.of("right"), components.of("bottom")
+    area, right, bottom = components["area"], components["right"], components["bottom"]
+    left, top = -components["minus_left"], -components["minus_top"]
     major, minor = ellipse_axes(components)
     table = pd.DataFrame(
         {
             "candidate": 0,
-            "x": plan.x + x * plan.scale,
-            "y": plan.y + y * plan.scale,
+            "x": plan.x + (components["x"] / area + 0.5) * plan.scale,
+            "y": plan.y + (components["y"] / area + 0.5) * plan.scale,
             "area_um2": area * plan.mpp**2,
             "left": plan.x + left * plan.scale,
             "top": plan.y + top * plan.scale,
             "right": plan.x + right * plan.scale,
             "bottom": plan.y + bottom * plan.scale,
-            "dab_mean": components.of("dab") / area * UNIT,
-            "dab_peak": components.of("peak") * UNIT,
-            "haematoxylin_mean": components.of("haematoxylin") / area * UNIT,
+            "dab_mean": components["dab"] / area * UNIT,
+            "dab_peak": components["peak"] * UNIT,
+            "haematoxylin_mean": components["haematoxylin"] / area * UNIT,
             "major_um": major * plan.mpp,
             "minor_um": minor * plan.mpp,
             "eccentricity": np.sqrt(1 - (minor / major) ** 2),
@@ -495,26 +346,6 @@ def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> 
     )
     table = table.sort_values(["y", "x"], kind="stable", ignore_index=True)
     return table.assign(candidate=np.arange(len(table)))
-
-
-def ellipse_filling(components: Components) -> Floats:
-    """Area relative to the ellipse of the same moments."""
-    major, minor = ellipse_axes(components)
-    return components.of("area") / (np.pi / 4 * major * minor)
-
-
-def ellipse_axes(components: Components) -> tuple[Floats, Floats]:
-    """Full lengths in pixels of the axes of the ellipse that has the component's area moments.
-
-    Counted from the corner of the bounding box, the sums are exact, and small enough for floats.
-    """
-    sums = components.values.T[: len(SUMS)]
-    area, x, y, xx, xy, yy, *_ = _moved(sums, components.of("minus_left"), components.of("minus_top"))
-    var_x = (xx - x * (x / area)) / area + PIXEL_VARIANCE
-    var_y = (yy - y * (y / area)) / area + PIXEL_VARIANCE
-    covariance = (xy - x * (y / area)) / area
-    middle, half = (var_x + var_y) / 2, np.sqrt(((var_x - var_y) / 2) ** 2 + covariance**2)
-    return 4 * np.sqrt(middle + half), 4 * np.sqrt(np.maximum(middle - half, PIXEL_VARIANCE))
 
 
 # ---- separate what grew together ----
@@ -545,24 +376,27 @@ def split_fused(
     more dark cores than people could ever look at.
     """
     smallest, largest = config.area_px(plane.mpp)
-    doubtful = np.flatnonzero(_doubtful(components, plane.mpp) & (components.of("area") <= largest))
+    area = components["area"]
+    width = components["right"] + components["minus_left"]
+    height = components["bottom"] + components["minus_top"]
+    odd = (area * plane.mpp**2 > LARGE_UM2) | (ellipse_filling(components) < REGULAR_FILLING)
+    doubtful = odd & (width <= WIDEST_PX) & (height <= WIDEST_PX) & (area <= largest)
 
-    def split(row: np.int64) -> Components:
-        whole = components[row : row + 1]
+    def split(whole: np.void) -> Components:
         cores = find_cores(whole, plane, scale, level)
-        cores = cores[cores.of("area") >= smallest]
-        return cores if len(cores) else whole
+        cores = cores[cores["area"] >= smallest]
+        return cores if len(cores) else np.array([whole])
 
-    parts = list(ordered_map(split, doubtful, threads=threads, ahead=4 * threads))
-    return Components.joined([components[np.delete(np.arange(len(components)), doubtful)], *parts])
+    parts = ordered_map(split, components[doubtful], threads=threads, ahead=4 * threads)
+    return np.concatenate([components[~doubtful], *parts])
 
 
-def find_cores(whole: Components, plane: SearchPlane, scale: BrownScale, level: int) -> Components:
+def find_cores(whole: np.void, plane: SearchPlane, scale: BrownScale, level: int) -> Components:
     """Components of the darkest pixels of the one component `whole`.
 
     Its last pixel tells which of the components in its bounding box it is.
     """
-    peak, right, bottom, minus_left, minus_top, last = whole.values[0, len(SUMS) :].tolist()
+    peak, right, bottom, minus_left, minus_top, last = whole.tolist()[len(SUMS) :]
     box = Box(-minus_left, -minus_top, right + minus_left, bottom + minus_top)
     rgb = plane.read(box)
     dab = amounts(scale.dab, rgb)
@@ -572,14 +406,6 @@ def find_cores(whole: Components, plane: SearchPlane, scale: BrownScale, level: 
     own = labels == labels[row - box.y, column - box.x]
     core = own & (dab >= max(level, CORE_SHARE * min(peak, round(SATURATED_DAB / UNIT))))
     return label_tile(box, core, dab, amounts(scale.haematoxylin, rgb[core])).components
-
-
-def _doubtful(components: Components, mpp: float) -> Mask:
-    width = components.of("right") + components.of("minus_left")
-    height = components.of("bottom") + components.of("minus_top")
-    large = components.of("area") * mpp**2 > LARGE_UM2
-    irregular = ellipse_filling(components) < REGULAR_FILLING
-    return (large | irregular) & (width <= WIDEST_PX) & (height <= WIDEST_PX)
 
 
 # ---- all brown candidates of a slide, streaming ----
@@ -615,9 +441,9 @@ def find_brown_candidates(
     Tiles are decoded and labelled in threads; memory holds a few tiles, some 100 bytes for each candidate and
     for each component that touches the border of a tile, and 16 for each brown pixel along a border.
     """
-    plane = search_plane(slide, config.mpp)
-    grid = tissue.grid
-    plan = plane.plan(tile_px, grid)
+    plane, grid = search_plane(slide, config.mpp), tissue.grid
+    whole = Box(0, 0, slide.width, slide.height)
+    plan = plan_tiles(whole, slide.mpp, mpp=plane.mpp, tile_px=tile_px, mask=grid)
     workers = threads or available_cores()
     scale = BrownScale.of(threshold.leak)
 
@@ -633,12 +459,13 @@ def find_brown_candidates(
         if progress is not None:
             progress(done, len(plan.tiles))
     components = split_fused(stitcher.finish(), plane, scale, threshold.level, config, workers)
-    small = components.of("area") <= config.area_px(plan.mpp)[1]
-    dark = components.of("peak") >= config.peak_factor * threshold.level
-    figures, parts = join_figures(components[small & dark], config, plan.mpp)
+    small = components["area"] <= config.area_px(plan.mpp)[1]
+    dark = components["peak"] >= config.peak_factor * threshold.level
+    kept = components[small & dark]
+    figures, parts = join_figures(kept[np.argsort(kept["last"])], config, plan.mpp)
     return BrownCandidates(
         table=candidate_table(figures, parts, plan),
         too_small=stitcher.specks,
-        too_large=int(np.sum(~small)),
-        too_faint=int(np.sum(small & ~dark)),
+        too_large=int((~small).sum()),
+        too_faint=int((small & ~dark).sum()),
     )
