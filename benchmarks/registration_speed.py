@@ -136,7 +136,8 @@ def main() -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(f"{he.width} x {he.height}, verdict {registration.verdict.status} {registration.verdict.reasons}")
     print(
-        f"global and field ({len(registration.controls.heights)} control tiles): {middle - started:.0f} s,", end=" "
+        f"global and field ({len(registration.controls.heights)} control tiles): {middle - started:.0f} s,",
+        end=" ",
     )
     print(f"{middle_worked - worked:.0f} s of processor time")
     print(

@@ -10,10 +10,11 @@ from scipy.spatial import cKDTree
 
 from metaphase.lab.folder import Lab
 from metaphase.lab.parts import Asked
-from metaphase.labels.building import REVIEW, load_review
+from metaphase.labels.building import REVIEW
 from metaphase.labels.observers.project import MITOSIS, NOT, load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.reference import ACCEPT, REJECT
+from metaphase.labels.reviewing import load_review
 from metaphase.simulation.observers import RADIUS_UM, Observer, Truths, right_answers, simulate_answers
 
 

@@ -36,10 +36,10 @@ from metaphase.labels.building import (
     PointSource,
     build_cohort,
     given_points,
-    load_review,
     network_points,
 )
 from metaphase.labels.reference import ReferenceConfig, decide, measure_contrast
+from metaphase.labels.reviewing import load_review
 from metaphase.simulation.cohort import simulate_cohort
 from metaphase.simulation.config import SimulationConfig
 from metaphase.slides.opening import open_slide

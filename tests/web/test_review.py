@@ -16,17 +16,11 @@ import pytest
 from PIL import Image
 
 from metaphase.base.errors import UsageError
-from metaphase.labels.building import (
-    SETTINGS_OF_REVIEW,
-    Review,
-    collect_decisions,
-    finish_cohort,
-    load_review,
-    sureness,
-)
+from metaphase.labels.building import finish_cohort
 from metaphase.labels.observers.project import DEFAULT_ANSWERS
 from metaphase.labels.observers.store import AnswerStore
 from metaphase.labels.reference import read_reference
+from metaphase.labels.reviewing import SETTINGS_OF_REVIEW, Review, collect_decisions, load_review, sureness
 from metaphase.slides.arrays import ArraySlide
 from metaphase.web.access import Access, Guard
 from metaphase.web.labelling import ReviewCrops, labelling_app, turned_crop
@@ -139,7 +133,7 @@ def test_decisions_reach_the_table(client: Client, review: Review, workspace: Pa
     assert dict(begin(client)["given"]) == {first: "reject", third: "accept"}
     assert begin(client, "Ben")["given"] == []
     collect_decisions(workspace)
-    done = finish_cohort(workspace).review
+    done = finish_cohort(workspace)
     assert (done.reviewed, done.changed, done.stale) == (2, 1, 0)
     table = read_reference(workspace)
     out = table[table["observer"] == "Anna"]

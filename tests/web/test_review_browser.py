@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from metaphase.labels.building import collect_decisions, finish_cohort
+from metaphase.labels.building import finish_cohort
+from metaphase.labels.reviewing import collect_decisions
 from tests.labels.reference.workspaces import built_workspace
 
 PATIENCE_MS = 60_000
@@ -79,5 +80,5 @@ def test_decisions_by_key_reach_the_reference_standard(page, server, workspace: 
     assert page.get_attribute("#answers [data-answer=reject]", "aria-pressed") == "true"
     server[0].kill()
     collect_decisions(workspace)
-    done = finish_cohort(workspace).review
+    done = finish_cohort(workspace)
     assert (done.reviewed, done.changed) == (2, 1)

@@ -259,11 +259,11 @@ def apply(
     Parameters:
         decisions: CSV of decisions made elsewhere, to be added to those of the review page.
     """
-    from metaphase.labels.building import collect_decisions, finish_cohort
+    from metaphase.labels.building import finish_cohort
+    from metaphase.labels.reviewing import collect_decisions
 
     collect_decisions(workspace, decisions)
-    built = finish_cohort(workspace)
-    done = built.review
+    done = finish_cohort(workspace)
     points, accepted = len(done.table), int(done.table["accepted"].sum())
     if done.stale:
         console.warn(f"{done.stale} decisions are about points that have gone or moved: review again")

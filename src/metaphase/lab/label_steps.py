@@ -34,7 +34,6 @@ from metaphase.lab.parts import (
 from metaphase.labels.building import (
     BuildConfig,
     build_cohort,
-    collect_decisions,
     finish_cohort,
     network_points,
 )
@@ -56,6 +55,7 @@ from metaphase.labels.phh3.networks import (
     load_classifier,
     train_classifier,
 )
+from metaphase.labels.reviewing import collect_decisions
 from metaphase.learn.calibration import merge_project
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model
 
@@ -295,6 +295,5 @@ def review(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
     if not asked_review(lab):
         return {"reviewed": 0}
     collect_decisions(lab.cases)
-    built = finish_cohort(lab.cases)
-    accepted = int(built.review.table["accepted"].sum())
-    return {"reviewed": built.review.reviewed, "changed": built.review.changed, "accepted": accepted}
+    done = finish_cohort(lab.cases)
+    return {"reviewed": done.reviewed, "changed": done.changed, "accepted": int(done.table["accepted"].sum())}

@@ -21,7 +21,7 @@ from metaphase.base.sharing.batch import Batch, BatchWatch, Progress
 from metaphase.base.stages import Facts, Report, Stage
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
 from metaphase.lab.folder import Lab
-from metaphase.labels.building import REVIEW, load_review
+from metaphase.labels.building import REVIEW
 from metaphase.labels.observers.consensus import LearningCurve, divided_items, learning_curve
 from metaphase.labels.observers.project import (
     ARTEFACT,
@@ -35,6 +35,7 @@ from metaphase.labels.observers.project import (
 from metaphase.labels.observers.store import Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
+from metaphase.labels.reviewing import load_review
 from metaphase.learn.calibration import DETECTIONS, answers_table, standing
 from metaphase.slides.opening import SlideSource
 

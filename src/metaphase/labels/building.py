@@ -14,19 +14,15 @@ The workspace itself holds `reference.parquet` and `.csv` of all cases, `cases.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
-from uuid import NAMESPACE_URL, uuid5
 
-import numpy as np
 import pandas as pd
 
-from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
-from metaphase.base.files import explained, write_bytes, write_text
+from metaphase.base.files import explained, write_bytes
 from metaphase.base.provenance import Ingredients, facts_of
 from metaphase.base.settings import settings
 from metaphase.base.sharing.batch import (
@@ -38,9 +34,7 @@ from metaphase.base.sharing.batch import (
 )
 from metaphase.base.stages import Facts
 from metaphase.base.tables import (
-    as_text,
     case_folder,
-    named,
     phh3_mpp,
     read_manifest,
     read_table,
@@ -50,15 +44,10 @@ from metaphase.base.tables import (
 )
 from metaphase.detections.files import known_formats, read_detections
 from metaphase.detections.table import DetectionSet
-from metaphase.labels.observers.project import ITEMS, SETTINGS, Answer, Project, Settings, load_project
-from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.candidates import BrownConfig
 from metaphase.labels.phh3.cases import read_mitoses, search_case
 from metaphase.labels.reference import (
-    ACCEPT,
     DECISION_COLUMNS,
-    PLACES,
-    REJECT,
     Applied,
     PlacedPoints,
     ReferenceConfig,
@@ -70,7 +59,6 @@ from metaphase.labels.reference import (
     place_points,
     read_decisions,
     read_reference,
-    rows_of,
     write_reference,
 )
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM, draw_registration
@@ -145,18 +133,20 @@ class CaseResult:
     """Why it was registered; empty where an earlier run had done it."""
 
 
+CASE_COLUMNS = [column.name for column in fields(CaseResult)]
+
+
 @dataclass(frozen=True)
 class Built:
     """A cohort's reference standard."""
 
     table: pd.DataFrame
     cases: tuple[CaseResult, ...]
-    review: Applied
 
     @property
     def failures(self) -> tuple[CaseResult, ...]:
         """The pairs that gave nothing to rely on."""
-        return tuple(one for one in self.cases if one.status in ("failed", "doubtful"))
+        return tuple(case for case in self.cases if case.status in ("failed", "doubtful"))
 
 
 def build_cohort(
@@ -172,31 +162,31 @@ def build_cohort(
     """Build the reference standard of every pair in a manifest; a bad pair is noted and the others go on.
 
     Points that were registered before, from the same slides with the same settings, are not registered again.
-    `points` is a folder or table with the mitoses of each case (see `read_points`). The tables are of all
+    `points` is a folder or table with the mitoses of each case (see `given_points`). The tables are of all
     cases, those that other processes have built in the workspace among them.
     """
-    settings, folder = config or BuildConfig(), manifest.parent
-    rows = read_manifest(manifest)
+    settings, rows = config or BuildConfig(), read_manifest(manifest)
     for case in rows["case"]:
         if case_folder(workspace, case).name == REVIEW:
             raise UsageError(f"a case is called {REVIEW!r}", path=manifest, next_step="give it another name")
 
     def build(row: Facts, _show: object) -> CaseResult:
-        case = str(row["case"])
         if missing := _missing(row):
-            return CaseResult(case, "skipped", missing)
-        return build_case(_pair(row, folder, points), case_folder(workspace, case), source, settings)
+            return CaseResult(row["case"], "skipped", missing)
+        he = SlideSource(Path(row["he"]), stated_number(row, "mpp"))
+        phh3 = SlideSource(Path(row["phh3"]), phh3_mpp(row))
+        pair = Pair(row["case"], he, phh3, _points_file(row, manifest.parent, points))
+        return build_case(pair, case_folder(workspace, pair.case), source, settings)
 
-    cases = {str(row["case"]): row for row in _records(rows)}
+    cases = {row["case"]: row for row in _records(rows)}
     outcomes = run_batch(cases, build, workspace, watch, pool).outcomes
-    built = {
-        case: CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
+    results = [
+        CaseResult(case, "failed", outcome.message) if isinstance(outcome, Failure) else outcome
         for case, outcome in outcomes.items()
-    }
+    ]
     with one_at_a_time(workspace, "tables", watch):
-        results = list(built.values())
         _write_cases(workspace, rows, results)
-        return finish_cohort(workspace, results)
+        return Built(finish_cohort(workspace).table, tuple(results))
 
 
 def _missing(row: Facts) -> str:
@@ -249,44 +239,38 @@ def _status(verdict: Facts, config: ReferenceConfig) -> tuple[Status, str]:
     return ("done", "") if verdict["status"] == "reliable" else (verdict["status"], reason)
 
 
-def finish_cohort(workspace: Path, results: Sequence[CaseResult] | None = None) -> Built:
+def finish_cohort(workspace: Path) -> Applied:
     """Apply people's decisions to the tables of all cases, and write these and the cohort's table anew."""
-    results = read_cases(workspace) if results is None else list(results)
-    built = [one.case for one in results if (case_folder(workspace, one.case) / NOTE).is_file()]
-    tables = [read_reference(case_folder(workspace, case)) for case in built]
-    table = pd.concat([one for one in tables if len(one)] or [empty_reference()], ignore_index=True)
+    folders = {case: case_folder(workspace, case) for case in _read_cases(workspace)["case"]}
+    tables = {case: read_reference(folder) for case, folder in folders.items() if (folder / NOTE).is_file()}
+    filled = [table for table in tables.values() if len(table)]
     path = workspace / DECISIONS
     decisions = read_decisions(path) if path.is_file() else pd.DataFrame(columns=list(DECISION_COLUMNS))
-    review = apply_decisions(table, decisions)
-    for case, before in zip(built, tables, strict=True):
+    review = apply_decisions(pd.concat(filled or [empty_reference()], ignore_index=True), decisions)
+    for case, before in tables.items():
         own = review.table[review.table["case"] == case].reset_index(drop=True)
         if not own.equals(before):
-            write_reference(case_folder(workspace, case), own, shapes=True)
+            write_reference(folders[case], own, shapes=True)
     write_reference(workspace, review.table)
-    return Built(review.table, tuple(results), review)
+    return review
 
 
-def read_cases(workspace: Path) -> list[CaseResult]:
+def _read_cases(workspace: Path) -> pd.DataFrame:
     """What became of each case when the workspace was built."""
     path = workspace / CASES
     if not path.is_file():
         raise ReferenceStandardError(
             "holds no reference standard", path=workspace, next_step="run metaphase reference build first"
         )
-    table = read_table(path)
-    table = table.assign(reason=as_text(table["reason"]), again=as_text(table["again"]))
-    names = [one.name for one in fields(CaseResult)]
-    return [CaseResult(**row) for row in _records(table[names])]
+    return read_table(path)
 
 
 def read_pairs(workspace: Path) -> dict[str, Pair]:
     """The pairs of slides of a workspace, by case."""
-    read_cases(workspace)
     pairs = {}
-    for row in _records(read_table(workspace / CASES)):
-        if isinstance(row["he"], str) and isinstance(row["phh3"], str):
-            he, phh3 = (SlideSource(Path(row[name]), stated_number(row, f"{name}_mpp")) for name in SLIDES)
-            pairs[row["case"]] = Pair(row["case"], he, phh3)
+    for row in _records(_read_cases(workspace).dropna(subset=["he", "phh3"])):
+        he, phh3 = (SlideSource(Path(row[name]), stated_number(row, f"{name}_mpp")) for name in SLIDES)
+        pairs[row["case"]] = Pair(row["case"], he, phh3)
     return pairs
 
 
@@ -358,165 +342,18 @@ def _points_file(row: Facts, folder: Path, points: Path | None) -> Path | None:
     return next((path for path in files if path.stem == row["case"]), None)
 
 
-# ---- manifest and records ----
-
-
-def _pair(row: Facts, folder: Path, points: Path | None) -> Pair:
-    he = SlideSource(Path(row["he"]), stated_number(row, "mpp"))
-    phh3 = SlideSource(Path(row["phh3"]), phh3_mpp(row))
-    return Pair(str(row["case"]), he, phh3, _points_file(row, folder, points))
-
-
 def _records(table: pd.DataFrame) -> list[Facts]:
     return cast("list[Facts]", table.to_dict("records"))
 
 
 def _write_cases(workspace: Path, rows: pd.DataFrame, results: Sequence[CaseResult]) -> None:
     """What became of each case, and the manifest of those fit for training."""
-    absolute = {
-        name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in SLIDES
-    }
-    slides = rows.assign(**absolute)
-    facts = pd.DataFrame([asdict(one) for one in results], columns=[one.name for one in fields(CaseResult)])
+    slides = rows.assign(
+        **{name: [str(Path(value).resolve()) if value else "" for value in rows[name]] for name in SLIDES}
+    )
+    facts = pd.DataFrame([asdict(result) for result in results], columns=CASE_COLUMNS)
     pairs = slides.reindex(columns=["he", "phh3", "mpp", "phh3_mpp"]).rename(columns={"mpp": "he_mpp"})
     pairs["phh3_mpp"] = pairs["phh3_mpp"].fillna(pairs["he_mpp"])
     write_table(workspace / CASES, pd.concat([facts, pairs], axis=1))
-    fit = [one.status == "done" for one in results]
+    fit = (facts["status"] == "done").to_numpy()
     write_manifest(workspace / MANIFEST, slides.drop(columns="points", errors="ignore")[fit])
-
-
-# ---- what there is to review, and what people decided ----
-#
-# The project lies in the folder `review` of the workspace, so that decisions are kept and locked as all
-# answers are (`metaphase.web.labelling`). An item is named after its case and its places in both slides: a
-# point that a new registration has moved is a new item, and nobody's decision is carried to a position they
-# have not seen. Items that are no longer in the table stay in the project and are not shown.
-
-Row = dict[str, Any]
-CLOSE_UM = 64.0
-CLEAR_CONTRAST = 2.0
-"""From this contrast on a figure is plain to see in H&E."""
-SETTINGS_OF_REVIEW = Settings(
-    title="Reference standard",
-    question="Is there a mitosis at the mark in H&E?",
-    answers=(
-        Answer(name=ACCEPT, key="m", label="Mitosis", colour="#e2774a"),
-        Answer(name=REJECT, key="n", label="Not a mitosis", colour="#5f97d3"),
-    ),
-    close_um=CLOSE_UM,
-)
-
-
-@dataclass(frozen=True)
-class Review:
-    """The points of a workspace and the project that keeps the decisions about them."""
-
-    workspace: Path
-    table: pd.DataFrame
-    """Points with a position in H&E, the least sure first, with `item` and its `number`."""
-    pairs: Mapping[str, Pair]
-    project: Project
-
-    @cached_property
-    def by_number(self) -> Mapping[int, Row]:
-        """Rows of the table by the number that the browser knows."""
-        return {int(row["number"]): row for row in _records(self.table)}
-
-    @property
-    def order(self) -> list[int]:
-        """Numbers of the points in the order in which they are shown."""
-        return [int(number) for number in self.table["number"]]
-
-
-def load_review(workspace: Path, cases: Collection[str] = (), most: int | None = None) -> Review:
-    """Bring the project of a workspace up to date and open it, for all cases or for some.
-
-    With `most`, only so many of the least sure points are shown.
-    """
-    pairs = read_pairs(workspace)
-    table = read_reference(workspace)
-    if unknown := sorted(set(cases) - set(pairs)):
-        raise UsageError(f"there is no case {named(unknown)}", path=workspace, next_step="check --case")
-    table = table[table["x"].notna() & table["y"].notna()]
-    table = table.assign(item=[item_name(row) for row in _records(table)])
-    if table.empty:
-        raise ReferenceStandardError("there is no point to review", path=workspace)
-    project = _updated(workspace / REVIEW, table, pairs)
-    shown = table[table["case"].isin(cases)] if cases else table
-    shown = shown.iloc[np.argsort(sureness(shown), kind="stable")[:most]].reset_index(drop=True)
-    numbers = [project.by_name[name].number for name in shown["item"]]
-    return Review(workspace, shown.assign(number=numbers), pairs, project)
-
-
-def sureness(table: pd.DataFrame) -> Floats:
-    """How sure all agree about each point, from 0 to 1: its place, its PHH3 network, and the eye in H&E."""
-    visible = (table["contrast"].fillna(0) / CLEAR_CONTRAST).clip(0, 1)
-    return (table["confidence"] * table["probability"] * visible).to_numpy(float)
-
-
-def item_name(row: Row) -> str:
-    """How a point is called; positions to a tenth of a pixel."""
-    return " ".join([str(row["case"]), *(f"{row[name]:.1f}" for name in PLACES)])
-
-
-def _updated(folder: Path, table: pd.DataFrame, pairs: Mapping[str, Pair]) -> Project:
-    """The project with the items of the table; earlier ones stay."""
-    items = table[["item", "case", *PLACES]].round(dict.fromkeys(PLACES, 1))
-    items = items.assign(
-        slide=[str(pairs[case].he.path) for case in table["case"]],
-        mpp=pd.Series([pairs[case].he.mpp for case in table["case"]], index=table.index, dtype=float),
-    ).drop_duplicates("item")
-    path = folder / ITEMS
-    if path.is_file():
-        old = read_table(path)
-        gone = old[~old["item"].isin(items["item"])]
-        items = pd.concat([items, gone], ignore_index=True) if len(gone) else items
-    write_table(path, items)
-    write_text(folder / SETTINGS, SETTINGS_OF_REVIEW.model_dump_json(indent=1) + "\n")
-    return load_project(folder)
-
-
-# ---- from the review page's answers to the table of decisions that the reference standard takes ----
-
-
-def collect_decisions(workspace: Path, elsewhere: Path | None = None) -> pd.DataFrame:
-    """Write the decisions of all observers to `decisions.csv` of the workspace, and return them.
-
-    Decisions made `elsewhere` (a CSV) are first taken into the review's own database; taking them twice does
-    no harm.
-    """
-    if elsewhere is not None:
-        _take(load_review(workspace), read_decisions(elsewhere), elsewhere)
-    folder = workspace / REVIEW
-    if not (folder / ITEMS).is_file():
-        raise UsageError(
-            "nobody has reviewed anything here",
-            path=workspace,
-            next_step="run metaphase reference review, or give --decisions",
-        )
-    with AnswerStore(load_project(folder)) as store:
-        given = [(one.item, one.answer, one.observer, one.time) for one in store.current()]
-    positions = read_table(folder / ITEMS).set_index("item")[["case", *PLACES]]
-    found = pd.DataFrame(given, columns=["item", "decision", "observer", "time"]).join(positions, on="item")
-    decisions = found.sort_values("time", kind="stable", ignore_index=True)[list(DECISION_COLUMNS)]
-    write_table(workspace / DECISIONS, decisions)
-    return decisions
-
-
-def _take(review: Review, decisions: pd.DataFrame, source: Path) -> None:
-    """Put decisions into the database; those about points that do not exist are an error."""
-    rows = rows_of(review.table, decisions)
-    if (rows < 0).any():
-        raise UsageError(
-            f"row {int((rows < 0).argmax()) + 1} does not match a point of the reference standard",
-            path=source,
-            next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
-        )
-    items = review.table["item"].to_numpy(object)[rows]
-    entries = []
-    for item, row in zip(items, decisions[["observer", "decision", "time"]].to_numpy(object), strict=True):
-        observer, decision, time = map(str, row)
-        identity = uuid5(NAMESPACE_URL, "\0".join((str(item), observer, decision, time)))  # written once
-        entries.append(Entry(observer, str(item), decision, time=time, uuid=str(identity)))
-    with AnswerStore(review.project) as store:
-        store.record_many(entries)

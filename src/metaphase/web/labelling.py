@@ -25,12 +25,12 @@ from metaphase.base.arrays import RGB, Floats
 from metaphase.base.errors import MetaphaseError, OutputError
 from metaphase.base.files import held, write_text
 from metaphase.base.tables import case_folder
-from metaphase.labels.building import CLOSE_UM, Review, Row, load_review
 from metaphase.labels.observers.consensus import divided_items
 from metaphase.labels.observers.project import UNAVAILABLE, LabellingError, Project, load_project
 from metaphase.labels.observers.store import AnswerStore, Entry, clean_observer
 from metaphase.labels.registration.outputs import PICTURE, TRANSFORM
 from metaphase.labels.registration.transform import load_transform
+from metaphase.labels.reviewing import CLOSE_UM, Review, Row, load_review
 from metaphase.reports.pages import JPEG_QUALITY, encode_jpeg, item_view
 from metaphase.slides.contract import Slide
 from metaphase.slides.opening import OPEN_SLIDES, SlidePool
