@@ -20,7 +20,7 @@ from metaphase.labels.building import BuildConfig, build_cohort, given_points
 from metaphase.labels.observers.project import load_project, read_target
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.candidates import BrownConfig
-from metaphase.labels.phh3.cases import DrawConfig, Purpose, draw_project, read_candidates, search_case
+from metaphase.labels.phh3.cases import read_candidates, search_case
 from metaphase.labels.phh3.networks import (
     LearningConfig,
     classify_case,
@@ -29,6 +29,7 @@ from metaphase.labels.phh3.networks import (
     load_classifier,
     train_classifier,
 )
+from metaphase.labels.phh3.sampling import DrawConfig, Purpose, draw_project
 from metaphase.labels.reference import ReferenceConfig
 from metaphase.labels.registration.similarity import Similarity
 from metaphase.learn.calibration import merge_project

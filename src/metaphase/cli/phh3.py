@@ -48,7 +48,7 @@ def candidates(
         force: Search slides that look like H&E, too.
     """
     from metaphase.labels.phh3.candidates import BrownConfig
-    from metaphase.labels.phh3.cohort import search_cohort
+    from metaphase.labels.phh3.cases import search_cohort
 
     settings = read_settings(BrownConfig, config)
     with progress.cohort_work(workers) as (watch, pool):
@@ -62,7 +62,7 @@ def candidates(
 
 
 @phh3.command()
-@takes("labels.phh3.cases.DrawConfig", "count")
+@takes("labels.phh3.sampling.DrawConfig", "count")
 def sample(
     manifest: console.NeededManifest,
     workspace: Annotated[
@@ -81,7 +81,7 @@ def sample(
         exclude: Project whose items are left out; may be repeated.
     """
     from metaphase.base.tables import named, read_manifest
-    from metaphase.labels.phh3.cases import DrawConfig, draw_project
+    from metaphase.labels.phh3.sampling import DrawConfig, draw_project
 
     if purpose not in ("cnn1", "cnn2"):
         raise UsageError(f"--for {purpose}", next_step="give cnn1 or cnn2")
@@ -159,8 +159,7 @@ def classify(
 
     Without --cnn1 and --cnn2, by the bundled phh3-cnn1 and phh3-cnn2.
     """
-    from metaphase.labels.phh3.cohort import classify_cohort
-    from metaphase.labels.phh3.networks import load_classifier
+    from metaphase.labels.phh3.networks import classify_cohort, load_classifier
 
     given = _models(cnn1, cnn2) or {name: Path(f"phh3-{name}") for name in ("cnn1", "cnn2")}
     classifiers = [load_classifier(name, path, device) for name, path in given.items()]

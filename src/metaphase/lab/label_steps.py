@@ -39,22 +39,17 @@ from metaphase.labels.building import (
 )
 from metaphase.labels.observers.project import ITEMS, LABELS, read_items
 from metaphase.labels.phh3.candidates import Phh3Error
-from metaphase.labels.phh3.cases import (
-    HELD_OUT,
-    DrawConfig,
-    Purpose,
-    draw_project,
-    read_candidates,
-    read_classified,
-)
-from metaphase.labels.phh3.cohort import CALLED, classify_cohort, search_cohort
+from metaphase.labels.phh3.cases import read_candidates, read_classified, search_cohort
 from metaphase.labels.phh3.networks import (
+    CALLED,
     LearningConfig,
+    classify_cohort,
     cnn1_rows,
     cnn2_rows,
     load_classifier,
     train_classifier,
 )
+from metaphase.labels.phh3.sampling import HELD_OUT, DrawConfig, Purpose, draw_project
 from metaphase.labels.reviewing import collect_decisions
 from metaphase.learn.calibration import merge_project
 from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, named_model

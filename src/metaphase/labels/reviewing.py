@@ -157,11 +157,10 @@ def _take(review: Review, decisions: pd.DataFrame, source: Path) -> None:
             next_step="take case, x, y, x_phh3 and y_phh3 from reference.csv",
         )
     said = decisions[["observer", "decision", "time"]].astype(str)
-    said = said.assign(item=review.table["item"].to_numpy(object)[rows])
+    items = review.table["item"].to_numpy(object)[rows]
     entries = []
-    for row in said.itertuples():
-        identity = "\0".join((row.item, row.observer, row.decision, row.time))  # written once
-        uuid = str(uuid5(NAMESPACE_URL, identity))
-        entries.append(Entry(row.observer, row.item, row.decision, time=row.time, uuid=uuid))
+    for item, (observer, decision, time) in zip(items, said.to_numpy(object), strict=True):
+        uuid = str(uuid5(NAMESPACE_URL, "\0".join((item, observer, decision, time))))  # written once
+        entries.append(Entry(observer, item, decision, time=time, uuid=uuid))
     with AnswerStore(review.project) as store:
         store.record_many(entries)

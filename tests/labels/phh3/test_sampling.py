@@ -22,17 +22,9 @@ from metaphase.labels.observers.project import (
     read_labels,
     write_project,
 )
-from metaphase.labels.phh3.cases import (
-    CANDIDATES,
-    CANDIDATES_NOTE,
-    Classified,
-    DrawConfig,
-    Purpose,
-    draw_project,
-    draw_sample,
-    write_classified,
-)
+from metaphase.labels.phh3.cases import CANDIDATES, CANDIDATES_NOTE, Classified, write_classified
 from metaphase.labels.phh3.networks import cnn2_rows
+from metaphase.labels.phh3.sampling import DrawConfig, Purpose, draw_project, draw_sample
 
 ASKED = Settings(title="title", question="mitosis?")
 POOL = pd.DataFrame(

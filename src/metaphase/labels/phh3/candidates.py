@@ -13,7 +13,6 @@ candidates however it is cut into tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
@@ -21,12 +20,12 @@ import cv2
 import numpy as np
 import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from scipy.spatial import cKDTree
 
 from metaphase.base.arrays import RGB, Box, Integers
 from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.settings import settings
+from metaphase.base.sharing.batch import Progress
 from metaphase.images.inspection import StainGuess, glass_colour, guess_stain, white_balanced
 from metaphase.images.stain.deconvolution import H_DAB_RESIDUAL
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, find_tissue
@@ -39,8 +38,8 @@ from metaphase.labels.phh3.components import (
     TileComponents,
     ellipse_axes,
     ellipse_filling,
+    join_figures,
     label_tile,
-    merge,
 )
 from metaphase.slides.contract import Slide
 from metaphase.slides.tiles import Tile, TilePlan, plan_tiles
@@ -291,29 +290,6 @@ def _read_fields(slide: Slide, tissue: TissueMask, config: BrownConfig, threads:
 # ---- from the components of a slide to its table of candidates ----
 
 
-LEAST_LIKENESS = 0.5
-"""Components that are joined differ in area by no more than this ratio."""
-
-
-def join_figures(components: Components, config: BrownConfig, mpp: float) -> tuple[Components, Integers]:
-    """Join pairs of like components that are one figure; also returns how many parts each then has.
-
-    An anaphase is two plates of about the same size a few micrometres apart. Only pairs are joined, and only
-    those that are each other's nearest neighbour.
-    """
-    group = np.arange(len(components))
-    if len(components) > 1 and config.join_um > 0:
-        area = components["area"]
-        centres = np.stack([components["x"] / area, components["y"] / area], axis=1)
-        distance, nearest = (found[:, 1] for found in cKDTree(centres).query(centres, k=2))
-        mutual = nearest[nearest] == group
-        alike = np.minimum(area, area[nearest]) >= LEAST_LIKENESS * np.maximum(area, area[nearest])
-        small = area + area[nearest] <= config.area_px(mpp)[1]
-        join = mutual & alike & small & (distance * mpp <= config.join_um)
-        group[join] = np.minimum(group, nearest)[join]
-    return merge(components, group), np.unique(group, return_counts=True)[1]
-
-
 def candidate_table(components: Components, parts: Integers, plan: TilePlan) -> pd.DataFrame:
     """The candidates, ordered and numbered by position, top to bottom.
 
@@ -411,8 +387,6 @@ def find_cores(whole: np.void, plane: SearchPlane, scale: BrownScale, level: int
 # ---- all brown candidates of a slide, streaming ----
 
 TILE_PX = 1024
-Progress = Callable[[int, int], None]
-"""Called with tiles finished and tiles in all."""
 
 
 @dataclass(frozen=True)
@@ -462,7 +436,8 @@ def find_brown_candidates(
     small = components["area"] <= config.area_px(plan.mpp)[1]
     dark = components["peak"] >= config.peak_factor * threshold.level
     kept = components[small & dark]
-    figures, parts = join_figures(kept[np.argsort(kept["last"])], config, plan.mpp)
+    in_order = kept[np.argsort(kept["last"])]  # whatever the tiles: it decides between equal distances
+    figures, parts = join_figures(in_order, plan.mpp, config.join_um, config.area_px(plan.mpp)[1])
     return BrownCandidates(
         table=candidate_table(figures, parts, plan),
         too_small=stitcher.specks,

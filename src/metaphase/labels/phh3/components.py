@@ -28,6 +28,8 @@ MAXIMA = ("peak", "right", "bottom", "minus_left", "minus_top", "last")
 """Greatest amount of DAB, the sides of the bounding box (right and bottom just beyond it), and the last pixel
 in reading order, as row x `ROW_CODE` + column."""
 ROW_CODE = 2**32
+LEAST_LIKENESS = 0.5
+"""Components that are joined differ in area by no more than this ratio."""
 TOUCHING = 1.5
 """Pixels whose centres are closer than this lie side by side, or corner to corner."""
 PIXEL_VARIANCE = 1 / 12
@@ -45,7 +47,7 @@ def merge(parts: Components, group: Integers) -> Components:
         return parts
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sums, maxima = np.split(parts[order].view(np.int64).reshape(-1, len(KIND)), [len(SUMS)], axis=1)
+    sums, maxima = np.split(parts[order].view(np.int64).reshape(len(parts), -1), [len(SUMS)], axis=1)
     return components_of(np.add.reduceat(sums, starts), np.maximum.reduceat(maxima, starts))
 
 
@@ -136,3 +138,23 @@ def ellipse_filling(components: Components) -> Floats:
     """Area relative to the ellipse of the same moments."""
     major, minor = ellipse_axes(components)
     return components["area"] / (np.pi / 4 * major * minor)
+
+
+def join_figures(
+    components: Components, mpp: float, join_um: float, largest_px: int
+) -> tuple[Components, Integers]:
+    """Join pairs of like components that are one figure; also returns how many parts each then has.
+
+    An anaphase is two plates of about the same size a few micrometres apart. Only pairs are joined, and only
+    those that are each other's nearest neighbour, at most `join_um` apart and `largest_px` large together.
+    """
+    group = np.arange(len(components))
+    if len(components) > 1 and join_um > 0:
+        area = components["area"]
+        centres = np.stack([components["x"] / area, components["y"] / area], axis=1)
+        distance, nearest = (found[:, 1] for found in cKDTree(centres).query(centres, k=2))
+        mutual = nearest[nearest] == group
+        alike = np.minimum(area, area[nearest]) >= LEAST_LIKENESS * np.maximum(area, area[nearest])
+        join = mutual & alike & (area + area[nearest] <= largest_px) & (distance * mpp <= join_um)
+        group[join] = np.minimum(group, nearest)[join]
+    return merge(components, group), np.unique(group, return_counts=True)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from torch import nn
 from metaphase.base.arrays import RGB, Floats32, Integers
 from metaphase.base.provenance import FileContent, Ingredients
 from metaphase.base.settings import settings
+from metaphase.base.sharing.batch import Batch, BatchWatch, Progress, Workers, run_batch
 from metaphase.base.stages import Report, silent
 from metaphase.labels.observers.project import ARTEFACT, MITOSIS, read_labels
 from metaphase.labels.phh3.candidates import CLASSES, Phh3Error
 from metaphase.labels.phh3.cases import (
     CANDIDATES,
     Classified,
+    Phh3Case,
+    phh3_cases,
     read_candidates,
     read_classified,
     write_classified,
@@ -207,8 +210,6 @@ def _check_classes(rows: pd.DataFrame, classes: tuple[str, str]) -> None:
 BLOCK_PX = 512
 """Candidates of one block of this side (patch pixels) are read together: tiles are decoded once."""
 BATCH = 256
-Progress = Callable[[int, int], None]
-"""Called with candidates finished and candidates in all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,3 +337,40 @@ def _kept(folder: Path, table: pd.DataFrame) -> Classified:
         return Classified(table, {}, {})
     known = all(name in answers.table for name in answers.keys)
     return answers if known else Classified(table, {}, {})
+
+
+# ---- all cases of a cohort ----
+
+CALLED = {"cnn1": "objects", "cnn2": "mitoses"}
+"""What the candidates are that a network says yes to."""
+
+
+@dataclass(frozen=True)
+class Phh3Classified:
+    """What the networks said about the candidates of a case."""
+
+    candidates: int
+    counts: Mapping[str, int]
+    """Objects and mitoses, where their networks have spoken."""
+    reused: bool
+
+
+def classify_cohort(
+    manifest: Path,
+    workspace: Path,
+    classifiers: Sequence[Classifier],
+    *,
+    watch: BatchWatch | None = None,
+    pool: Workers | None = None,
+) -> Batch[Phh3Classified]:
+    """Ask the networks about every candidate; with CNN2, write each slide's mitoses."""
+
+    def classify(case: Phh3Case, progress: Progress) -> Phh3Classified:
+        answers, fresh = classify_case(case.slide, case.folder, case.name, classifiers, progress)
+        counts = {
+            CALLED[name]: int((answers.table[name] >= decision).sum())
+            for name, decision in answers.decisions.items()
+        }
+        return Phh3Classified(len(answers.table), counts, not fresh)
+
+    return run_batch(phh3_cases(manifest, workspace), classify, workspace, watch, pool)

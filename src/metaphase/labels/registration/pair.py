@@ -340,10 +340,10 @@ def _obstacles(registration: Registration, positions: Points) -> Texts:
     """Why each position cannot be compared; empty where it can."""
     pair, tile_um = registration.pair, registration.shape.tile_um
     sides = (("PHH3", pair.phh3, positions), ("H&E", pair.he, registration.transform.apply(positions)))
-    failed: Mask = np.full(len(positions), registration.verdict.status == "failed")
-    obstacles = {"the registration failed": failed}
+    failed = np.full(len(positions), registration.verdict.status == "failed")
+    obstacles: dict[str, Mask] = {"the registration failed": failed}
     for name, side, there in sides:
-        obstacles[f"outside the {name} slide"] = ((there < 0) | (there >= side.size_um)).any(axis=1)
+        obstacles[f"outside the {name} slide"] = np.any((there < 0) | (there >= side.size_um), axis=1)
     for name, side, there in sides:
         obstacles[f"no tissue here on the {name} slide"] = ~side.has_tissue(there, tile_um, MIN_TISSUE)
     return np.select(list(obstacles.values()), list(obstacles), "").astype(object)
