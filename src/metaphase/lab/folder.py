@@ -16,6 +16,7 @@ from metaphase.base.settings import Share, blamed, read_toml, refuse_unknown, se
 from metaphase.detections.points import points_of
 from metaphase.labels.building import BuildConfig
 from metaphase.labels.phh3.networks import LearningConfig
+from metaphase.labels.phh3.sampling import Source
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.dense import DenseChain
 from metaphase.networks.cards import BUNDLED, card_of, parse_card
@@ -36,7 +37,9 @@ class RoundSettings:
     """Most items of round 1; never more than half of the candidates, so that round 2 has others. 0 skips it:
     the bundled CNN1 is taken."""
     round2: NonNegativeInt = 400
-    """Most items of round 2, of what CNN1 keeps; 0 skips it. Without any round the bundled CNN2 is taken."""
+    """Most items of round 2; 0 skips it. Without any round the bundled CNN2 is taken."""
+    source: Source = "kept"
+    """What round 2 asks about: what CNN1 keeps, or `all` candidates, where CNN1 never saw such a stain."""
     unsure_share: Share = 0.5
     """Share of a round that a network is least sure about, asked after the random ones."""
     agree: PositiveInt = 1

@@ -135,7 +135,7 @@ def _draw(lab: Lab, number: int, report: Report) -> bool:
     if number == 1 and lab.settings.bundled_phh3:
         _suggest(lab, report)
     share = rounds.unsure_share if number == 2 or lab.settings.bundled_phh3 else 0.0
-    config = DrawConfig(wanted - there, active_share=share, seed=rounds.seed)
+    config = DrawConfig(wanted - there, active_share=share, source=rounds.source, seed=rounds.seed)
     try:
         draw_project(
             read_manifest(lab.manifest),

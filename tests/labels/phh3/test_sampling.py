@@ -141,6 +141,34 @@ def test_the_first_round_asks_what_cnn1_warnings_and_tells_nobody(tmp_path: Path
     assert not {"cnn1", "cnn2", "probability"} & set(read_items(tmp_path / "project"))
 
 
+def test_all_candidates_go_to_people_where_cnn1_keeps_too_few(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The bundled CNN1 keeps few of the true figures on stains that it never saw."""
+    found = pd.DataFrame({"candidate": range(40), "x": 1.0, "y": np.arange(40.0)})
+    for case, kept in (("a", 30), ("b", 3)):
+        write_table(tmp_path / "work" / case / CANDIDATES, found)
+        (tmp_path / "work" / case / CANDIDATES_NOTE).write_text("{}")
+        said = found.assign(cnn1=(np.arange(40) < kept).astype(float))
+        write_classified(tmp_path / "work" / case, case, Classified(said, {}, {"cnn1": 0.5}))
+    write_table(tmp_path / "work" / "c" / CANDIDATES, found)
+    (tmp_path / "work" / "c" / CANDIDATES_NOTE).write_text("{}")
+    (tmp_path / "cohort.csv").write_text("case,phh3,split\n" + "".join(f"{n},{n}.tif,train\n" for n in "abc"))
+    manifest = read_manifest(tmp_path / "cohort.csv")
+    kept = draw_project(manifest, tmp_path / "work", tmp_path / "kept", "cnn2", DrawConfig())
+    assert kept.items["case"].value_counts().to_dict() == {"a": 30, "b": 3}
+    assert kept.skipped == ("c",)
+    assert "b: CNN1 keeps 3 of 40 candidates" in caplog.text
+    assert "a: CNN1" not in caplog.text
+    caplog.clear()
+    config = DrawConfig(source="all", active_share=0.1)
+    every = draw_project(manifest, tmp_path / "work", tmp_path / "all", "cnn2", config)
+    assert every.items["case"].value_counts().to_dict() == {"a": 40, "b": 40, "c": 40}
+    assert not every.skipped
+    assert not caplog.text
+    assert load_project(tmp_path / "all").settings.answers[2].counts_as == "not"
+
+
 def test_the_second_round_pools_artefacts_and_asks_for_the_target(tmp_path: Path) -> None:
     found = pd.DataFrame({"candidate": range(4), "x": 1.0, "y": np.arange(4.0)})
     write_table(tmp_path / "work" / "a" / CANDIDATES, found)

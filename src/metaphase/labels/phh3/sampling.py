@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,6 +35,8 @@ from metaphase.labels.phh3.cases import read_candidates, read_classified
 
 # ---- which candidates people shall label ----
 
+Source = Literal["kept", "all"]
+
 
 @settings
 class DrawConfig:
@@ -46,6 +49,9 @@ class DrawConfig:
     in the paper."""
     active_share: Share = 0.0
     """Share of the sample that is taken nearest to the decision line of the last network, not at random."""
+    source: Source = "kept"
+    """Of what CNN2's labels are drawn: `kept` by CNN1, as in the paper, or `all` candidates. CNN1 may drop
+    the figures of a stain that it never saw."""
     seed: NonNegativeInt = 0
     target: AnswerName = MITOSIS
     """What the marker shows, as observers call it: the answer that is looked for."""
@@ -96,6 +102,13 @@ def _nearest_to_line(pool: pd.DataFrame, count: int, decision: float | None) -> 
 Purpose = Literal["cnn1", "cnn2"]
 HELD_OUT = "test"
 """Cases of this split are not labelled: they judge the result."""
+FEW_KEPT, LEAST_CANDIDATES = 0.1, 20
+"""Share that CNN1 should keep of a case that has so many candidates."""
+FEW_KEPT_WARNING = (
+    "%s: CNN1 keeps %d of %d candidates. On a stain that it never saw it may drop mitoses: look at the others, "
+    'or draw from all candidates (metaphase phh3 sample --set source=all; in lab.toml source = "all")'
+)
+_log = logging.getLogger(__name__)
 ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp", "turn")
 """What training and the page may know of an item; nothing that a network or a feature says, but for the turn:
 those that a network is unsure about are asked after the random ones. Observers do not know."""
@@ -123,23 +136,24 @@ def draw_project(
     *,
     exclude: Sequence[Path] = (),
 ) -> DrawnProject:
-    """Write a project with a sample of the cohort's candidates: all of them for CNN1; for CNN2, those that
-    CNN1 does not call artefacts. Candidates that are items of the projects in `exclude` are left out.
+    """Write a project with a sample of the cohort's candidates: of all of them for CNN1; for CNN2 of those
+    that CNN1 does not call artefacts, or of all as well (`config.source`).
 
-    Their order is random.
+    Candidates that are items of the projects in `exclude` are left out. Their order is random.
     """
-    pools, skipped, decision = _cohort_pools(manifest, workspace, purpose)
+    kept_only = purpose == "cnn2" and config.source == "kept"
+    pools, skipped, decision = _cohort_pools(manifest, workspace, purpose, kept_only)
     if not pools:
         raise Phh3Error(
             f"none of these cases is ready: {named(skipped)}",
             path=workspace,
-            next_step="run metaphase phh3 candidates" + (" and classify" if purpose == "cnn2" else ""),
+            next_step="run metaphase phh3 candidates" + (" and classify" if kept_only else ""),
         )
     pool = pd.concat(pools, ignore_index=True)
     drawn_before = {item for project in exclude for item in read_items(project)["item"]}
     left = pool[~pool["item"].isin(drawn_before)]
     if len(pool) and not len(left):
-        kept = "candidates that CNN1 keeps" if purpose == "cnn2" else "candidates"
+        kept = "candidates that CNN1 keeps" if kept_only else "candidates"
         raise Phh3Error(
             f"all {len(pool)} {kept} are already items of earlier projects: {named(map(str, exclude))}",
             path=workspace,
@@ -167,14 +181,14 @@ def _asked(purpose: Purpose, config: DrawConfig) -> Settings:
 
 
 def _cohort_pools(
-    manifest: pd.DataFrame, workspace: Path, purpose: Purpose
+    manifest: pd.DataFrame, workspace: Path, purpose: Purpose, kept_only: bool
 ) -> tuple[list[pd.DataFrame], list[str], float | None]:
     """The pools of all cases that are ready, the names of the others, and the decision line."""
     pools, skipped = [], []
     decision: float | None = None
     for row in manifest[(manifest["phh3"] != "") & (manifest["split"] != HELD_OUT)].to_dict("records"):
         try:
-            pool, line = _case_pool(case_folder(workspace, row["case"]), purpose)
+            pool, line = _case_pool(case_folder(workspace, row["case"]), purpose, kept_only)
         except Phh3Error:
             skipped.append(str(row["case"]))
             continue
@@ -185,24 +199,23 @@ def _cohort_pools(
     return pools, skipped, decision
 
 
-def _case_pool(folder: Path, purpose: Purpose) -> tuple[pd.DataFrame, float | None]:
+def _case_pool(folder: Path, purpose: Purpose, kept_only: bool) -> tuple[pd.DataFrame, float | None]:
     """The candidates of a case that may be drawn, with a network's `probability` and decision: for CNN1 those
     of CNN1 where it has seen the case, for CNN2 those of the newest."""
-    decisions: dict[str, float] = {}
-    if purpose == "cnn1":
-        table, network = read_candidates(folder), "cnn1"
-        with suppress(Phh3Error):
-            seen = read_classified(folder)
-            table, decisions = seen.table, seen.decisions
-    else:
+    table, decisions = read_candidates(folder), dict[str, float]()
+    with nullcontext() if kept_only else suppress(Phh3Error):
         seen = read_classified(folder)
-        decisions, network = seen.decisions, "cnn2" if "cnn2" in seen.decisions else "cnn1"
+        table, decisions = seen.table, seen.decisions
+    if kept_only:
         if "cnn1" not in decisions:
             raise Phh3Error(
                 "was not seen by CNN1", path=folder, next_step="run metaphase phh3 classify --cnn1"
             )
-        table = seen.table[seen.table["cnn1"] >= decisions["cnn1"]]
+        table = table[table["cnn1"] >= decisions["cnn1"]]
+        if len(table) < FEW_KEPT * len(seen.table) and len(seen.table) >= LEAST_CANDIDATES:
+            _log.warning(FEW_KEPT_WARNING, folder.name, len(table), len(seen.table))
+    network = "cnn2" if purpose == "cnn2" and "cnn2" in decisions else "cnn1"
     if network in decisions:
         table = table.assign(probability=table[network])
-    named_rows = table.assign(item=[item_name(folder.name, number) for number in table["candidate"]])
-    return named_rows, decisions.get(network)
+    items = [item_name(folder.name, number) for number in table["candidate"]]
+    return table.assign(item=items), decisions.get(network)
