@@ -49,14 +49,14 @@ class DrawConfig:
     in the paper."""
     active_share: Share = 0.0
     """Share of the sample that is taken nearest to the decision line of the last network, not at random."""
-    source: Source = "kept"
-    """Of what CNN2's labels are drawn: `kept` by CNN1, as in the paper, or `all` candidates. CNN1 may drop
-    the figures of a stain that it never saw."""
     seed: NonNegativeInt = 0
     target: AnswerName = MITOSIS
     """What the marker shows, as observers call it: the answer that is looked for."""
     question: str = ""
     """What observers are asked; by default whether the object is a mitosis (or another target)."""
+    source: Source = "kept"
+    """Of what CNN2's labels are drawn: `kept` by CNN1, as in the paper, or `all` candidates. CNN1 may drop
+    the figures of a stain that it never saw."""
 
     def __post_init__(self) -> None:
         if self.target in (NOT, ARTEFACT, UNSURE):
@@ -105,8 +105,8 @@ HELD_OUT = "test"
 FEW_KEPT, LEAST_CANDIDATES = 0.1, 20
 """Share that CNN1 should keep of a case that has so many candidates."""
 FEW_KEPT_WARNING = (
-    "%s: CNN1 keeps %d of %d candidates. On a stain that it never saw it may drop mitoses: look at the others, "
-    'or draw from all candidates (metaphase phh3 sample --set source=all; in lab.toml source = "all")'
+    "%s: CNN1 keeps %d of %d candidates. On a stain that it never saw it may drop mitoses: look at the "
+    'others, or draw from all (metaphase phh3 sample --set source=all; in lab.toml source = "all")'
 )
 _log = logging.getLogger(__name__)
 ITEM_COLUMNS = ("item", "slide", "x", "y", "case", "patient", "split", "mpp", "turn")
