@@ -123,7 +123,10 @@ class Paper:
     def lab(self) -> PaperLab:
         """Where candidates become labels; with labels of one's own, the networks start from nothing."""
         section = self.section
-        given = {"round1": int(bool(section.labels1)), "round2": int(bool(section.labels2))}
+        given: dict[str, Any] = {
+            "round1": int(bool(section.labels1)),
+            "round2": int(bool(section.labels2)),
+        }
         rounds = replace(section.rounds, review=0, **({} if section.pairs else given))  # nobody is asked
         said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3, build=section.build)
         return PaperLab(self.root / "labels", self.device, said)
