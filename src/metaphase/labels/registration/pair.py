@@ -240,8 +240,8 @@ LARGEST = 10.0
 MEASURED_WEIGHTS = (4.582, 1.405, -2.093, -0.409)
 """Logistic weights: the constant, then of the logarithm of the peak ratio, the deviation and the spread."""
 CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
-"""The constant, then of the spread and the distance (`recipes/calibration/registration_confidence.py` at
-fe38706)."""
+"""The constant, then of the spread and the distance; both are of
+`recipes/calibration/registration_confidence.py`, commit fe38706."""
 
 
 def measured_confidence(found: Shifts, nearby: Consensus, deviation: Floats, scale: float) -> Floats:
