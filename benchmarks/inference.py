@@ -267,7 +267,7 @@ def end_to_end(
         sigma = peaks.smooth_um / (0.25 * OUTPUT_STRIDE_PX)
 
         def computed() -> None:
-            engine.started(batch, peaks, sigma).found(maps=False)
+            engine.start(batch, peaks, sigma).results(maps=False)
 
         one = min(seconds(computed, engine.device) for _ in range(3)) / count
         points = 0

@@ -82,7 +82,7 @@ def _measure(ready: ReadyDetector, slide: Slide, report: Report) -> Rates:
     ((_, batch),) = engine.staged([([first], [pixels] * engine.batch)])
 
     def computed() -> Iterator[float]:
-        engine.started(batch, peaks, sigma=0.0).found(maps=False)
+        engine.start(batch, peaks, sigma=0.0).results(maps=False)
         yield engine.batch * _area_mm2(first, plan)
 
     def decoded() -> Iterator[float]:

@@ -32,7 +32,7 @@ class NetworkJudge:
 
     def __init__(self, models: Sequence[str | Path], device: str | None = None) -> None:
         if not models:
-            raise UsageError("no network to ask", next_step="name at least one model")
+            raise UsageError("no networks are given", next_step="name at least one model")
         self._device = choose_device(device)
         loaded = [load_model(model, self._device) for model in models]
         self._networks = [network.to(memory_format=torch.channels_last) for network, _ in loaded]  # type: ignore[call-overload]

@@ -29,7 +29,7 @@ from metaphase.networks.detector import ReadyDetector, load_detector
 from metaphase.networks.engine import onnx as onnx_engine
 from metaphase.networks.engine import peaks, positions
 from metaphase.networks.engine.engine import Engine
-from metaphase.networks.engine.onnx import OnnxEngine, computed, load_onnx
+from metaphase.networks.engine.onnx import OnnxEngine, load_onnx, run_graph
 from metaphase.networks.engine.settings import DeviceError, EngineConfig, PeakConfig
 from metaphase.networks.engine.streaming import find_detections
 from metaphase.networks.exporting import detector_graph, export_model
@@ -235,13 +235,13 @@ def test_signals_and_limits_end_a_graph_that_does_not(monkeypatch: pytest.Monkey
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.start()
     with pytest.raises(ToldError):
-        computed(session, tiles)
+        run_graph(session, tiles)
     timer.join()
     signal.signal(signal.SIGUSR1, before)
     assert session.options.terminate
     monkeypatch.setattr(onnx_engine, "LONGEST_S", 0.01)
     with pytest.raises(DeviceError, match="took more than"):
-        computed(session, tiles)
+        run_graph(session, tiles)
     assert session.options.terminate
 
 
@@ -251,7 +251,7 @@ def test_a_failure_without_a_word_is_told_too() -> None:
             raise MemoryError
 
     with pytest.raises(DeviceError, match="more memory than there is"):
-        computed(Silent(), np.zeros((1, 97, 97, 3), np.uint8))
+        run_graph(Silent(), np.zeros((1, 97, 97, 3), np.uint8))
 
 
 def test_small_tiles_are_refused(pair: tuple[nn.Sequential, Path]) -> None:

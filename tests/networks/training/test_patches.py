@@ -96,11 +96,11 @@ def test_draws_repeat_rows_and_leave_others_out(tmp_path: Path) -> None:
             writer.add(patch, label=0, x=number, y=0, slide="a", source="test", hard_0=int(count))
     write_store(tmp_path / "positives", ["b"], count=4)
     patches = open_set([str(tmp_path / "hard"), str(tmp_path / "positives")])
-    drawn = patches.drawn("hard_0")
+    drawn = patches.drawn_rows("hard_0")
     assert np.bincount(drawn, minlength=10).tolist() == [*times.tolist(), 1, 1, 1, 1]
-    assert patches.drawn("").tolist() == list(range(10))
+    assert patches.drawn_rows("").tolist() == list(range(10))
     with pytest.raises(TrainingError, match="hard_1"):
-        patches.drawn("hard_1")
+        patches.drawn_rows("hard_1")
 
 
 def test_patches_kept_on_the_device_are_those_on_disk(
@@ -123,4 +123,4 @@ def test_patches_kept_on_the_device_are_those_on_disk(
 def test_draws_that_are_no_counts_are_refused(tmp_path: Path) -> None:
     write_store(tmp_path / "a", ["a"], count=4, hard_0=0.5)
     with pytest.raises(TrainingError, match="does not hold counts"):
-        open_set([str(tmp_path / "a")]).drawn("hard_0")
+        open_set([str(tmp_path / "a")]).drawn_rows("hard_0")

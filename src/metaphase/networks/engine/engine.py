@@ -177,7 +177,7 @@ class Engine(TileEngine):
         send = partial(_sent, device=self.device, stream=torch.cuda.Stream(self.device))
         return ordered_map(send, batches, threads=1, ahead=1)
 
-    def started(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
+    def start(self, pixels: Tensor, config: PeakConfig, sigma: float) -> StartedBatch:
         """Tiles on their way through the device, smoothed by `sigma` outputs."""
         return StartedBatch(self, pixels, config, sigma)
 
@@ -245,7 +245,7 @@ class StartedBatch(StartedTiles):
                 self._done = torch.cuda.Event()
                 self._done.record()
 
-    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+    def results(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Wait for the batch, and fetch its places while the device works on the next one."""
         if not self._cuda:
             return self._fetch(maps)

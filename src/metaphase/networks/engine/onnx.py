@@ -182,7 +182,7 @@ class OnnxEngine(TileEngine):
     ) -> None:
         super().__init__(networks, config, second, calibration)
         self.device = onnx_device(self.config.device)
-        self.combined = mean_logit if self.everywhere else combined
+        self.combine_logits = mean_logit if self.everywhere else combine
         self._sessions = [self._session(network) for network in self.networks]
         if second is not None and not self.everywhere:
             self.second = replace(second, network=self._session(second.network))
@@ -210,7 +210,7 @@ class OnnxEngine(TileEngine):
         both = [self._session(replace(first, data=each.data)) for each in forms if each is not None]
         picture = tissue_like(TRIED_PX)[None]
         for mine, exact, form in zip(both, (self._sessions[0], self.second.network), forms, strict=True):
-            smooth = (smoothed(computed(each, picture), TRIED_SIGMA) for each in (mine, exact))
+            smooth = (smoothed(run_graph(each, picture), TRIED_SIGMA) for each in (mine, exact))
             difference = float(np.abs(np.subtract(*smooth)).max())
             if form is None or not difference <= TRIED_TIMES * form.error:
                 _log.warning(
@@ -244,7 +244,7 @@ class OnnxEngine(TileEngine):
     def logits(self, tiles: Pixels) -> Floats32:
         """Logits (tiles, rows, columns) of uint8 pixels (tiles, rows, columns, 3)."""
         check_tiles(tiles)
-        return self.combined([computed(session, tiles) for session in self._sessions])
+        return self.combine_logits([run_graph(session, tiles) for session in self._sessions])
 
     def values(self, array: Pixels) -> Pixels:
         """An array as it is."""
@@ -258,7 +258,7 @@ class OnnxEngine(TileEngine):
         """Logits (n, rows, columns) of windows (n, side, side, 3), by all networks."""
         logits = self.logits(windows)
         if self.second is not None:
-            logits = mean_logit([logits, computed(self.second.network, windows)])
+            logits = mean_logit([logits, run_graph(self.second.network, windows)])
         return logits
 
     def final_logits(self, squares: Pixels) -> Floats32:
@@ -274,13 +274,13 @@ class OnnxEngine(TileEngine):
 
     def _quick_logits(self, windows: Pixels) -> Floats32:
         """Logits of windows by both networks in 8 bits."""
-        return mean_logit([computed(session, windows) for session in self.quick or ()])
+        return mean_logit([run_graph(session, windows) for session in self.quick or ()])
 
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Pixels]]:
         """Batches whose pixels are arrays (tiles, rows, columns, 3)."""
         return ((tiles, np.stack(pixels)) for tiles, pixels in batches)
 
-    def started(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
+    def start(self, pixels: Pixels, config: PeakConfig, sigma: float) -> OnnxBatch:
         """Tiles computed, smoothed by `sigma` outputs."""
         return OnnxBatch(self, pixels, config, sigma)
 
@@ -290,7 +290,7 @@ class OnnxEngine(TileEngine):
 
 
 class OnnxBatch(StartedTiles):
-    """A batch whose search has begun: what is found in one is looked at again while the next is searched."""
+    """A batch whose search has begun: its positions are re-checked while the next batch is searched."""
 
     engine: OnnxEngine
 
@@ -298,9 +298,9 @@ class OnnxBatch(StartedTiles):
         super().__init__(engine, pixels, config, sigma)
         self._begun = engine.begun(pixels)
 
-    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+    def results(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Positions and, where asked for, probabilities (tiles, rows, columns)."""
-        self.search(self.engine.combined([wait() for wait in self._begun]))
+        self.search(self.engine.combine_logits([wait() for wait in self._begun]))
         peaks = self.peaks()
         if not maps:
             return peaks, None
@@ -320,17 +320,17 @@ def _in_windows(session: Any, tiles: Pixels, windows: Windows) -> Floats32:
     """Logits (n, outputs, outputs) of a network in windows of tiles."""
     some = windows.split(max(1, WINDOWS_PX // windows.pixels**2))
     return np.concatenate(
-        [computed(session, cut(tiles, each, OUTPUT_STRIDE_PX, each.pixels)) for each in some]
+        [run_graph(session, cut(tiles, each, OUTPUT_STRIDE_PX, each.pixels)) for each in some]
     )
 
 
-def computed(session: Any, tiles: Pixels) -> Floats32:
+def run_graph(session: Any, tiles: Pixels) -> Floats32:
     """Run a graph on a batch and return its outputs."""
     return begin(session, tiles)()
 
 
 def begin(session: Any, tiles: Pixels) -> Callable[[], Floats32]:
-    """What a graph says, when it is called: in a thread of its own, so that signals reach who waits."""
+    """Start a graph in a thread of its own, where signals do not wait for it; a call gives its logits."""
     options, answers = _runtime().RunOptions(), SimpleQueue[Any]()
 
     def run() -> None:
@@ -371,7 +371,7 @@ def _checked(logits: Any, tiles: Pixels) -> Floats32:
     return np.asarray(logits)
 
 
-def combined(logits: list[Floats32]) -> Floats32:
+def combine(logits: list[Floats32]) -> Floats32:
     """The logit of the mean probability, without rounding certain ones to 1."""
     if len(logits) == 1:
         return logits[0]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metaphase.networks.engine.positions import Peaks, looked_up, placed, smoothing_reach
+from metaphase.networks.engine.positions import Peaks, logits_at, peaks_from, smoothing_reach
 
 
 def smoothed(logits: Tensor, sigma: float) -> Tensor:
@@ -32,6 +32,6 @@ def smoothed(logits: Tensor, sigma: float) -> Tensor:
 def collect(logits: Tensor, peak: Tensor, *, between: bool = True) -> Peaks:
     """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
     places = peak.nonzero(as_tuple=True)
-    rows = [*places, *looked_up(logits, places, between)]
+    rows = [*places, *logits_at(logits, places, between)]
     values = torch.stack([each.float() for each in rows]).cpu().numpy()
-    return placed(values[:3].astype(np.int64), values[3:])
+    return peaks_from(values[:3].astype(np.int64), values[3:])

@@ -108,18 +108,18 @@ def reaches(logits: Values, floor: float) -> Values:
 def collect(logits: Floats32, peak: Mask, *, between: bool = True) -> Peaks:
     """The positions as arrays; a parabola through the neighbours puts each `between` outputs."""
     places = np.array(peak.nonzero())
-    return placed(places, np.array(looked_up(logits, places, between), np.float64))
+    return peaks_from(places, np.array(logits_at(logits, places, between), np.float64))
 
 
-def looked_up(logits: Values, places: Values, between: bool) -> list[Values]:
-    """Logits at places (map, row and column), and of their neighbours in a column and in a row."""
+def logits_at(logits: Values, places: Values, between: bool) -> list[Values]:
+    """Logits at positions (map, row and column), then of their neighbours above, below, left and right."""
     index, row, column = places
     steps = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1)) if between else ((0, 0),)
     return [logits[index, row + dy, column + dx] for dy, dx in steps]
 
 
-def placed(places: Integers, values: AnyFloats) -> Peaks:
-    """The positions of what was looked up."""
+def peaks_from(places: Integers, values: AnyFloats) -> Peaks:
+    """Peaks at positions (map, row and column), from the logits there and of their neighbours."""
     middle, *around = values
     tops = [_offset(before, middle, after) for before, after in zip(around[::2], around[1::2], strict=True)]
     down, right = tops or np.zeros((2, len(middle)))

@@ -22,8 +22,8 @@ T = TypeVar("T")
 class TileEngine(ABC):
     """Networks that search tiles together; several give the mean of their probabilities.
 
-    With a `second` network, what they point to is looked at again: the logits' mean decides there. Smoothed
-    logits are calibrated.
+    A `second` network re-checks what they point to: there the mean of both logits decides. Smoothed logits
+    are calibrated.
     Pixels are RGB at the networks' resolution. Output (i, j) of a tile sees 97 x 97 px from (4 i, 4 j) on.
     """
 
@@ -66,10 +66,10 @@ class TileEngine(ABC):
 
     @abstractmethod
     def staged(self, batches: Iterable[tuple[T, list[RGB]]]) -> Iterable[tuple[T, Any]]:
-        """Batches whose pixels are as `started` takes them."""
+        """Batches whose pixels are as `start` takes them."""
 
     @abstractmethod
-    def started(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
+    def start(self, pixels: Any, config: PeakConfig, sigma: float) -> StartedTiles:
         """Tiles sent on their way, smoothed by `sigma` outputs."""
 
     def probability_map(self, tile: RGB) -> Floats32:
@@ -107,7 +107,7 @@ class TileEngine(ABC):
 
 
 class StartedTiles(ABC):
-    """Tiles on their way: searched, then looked at again where the networks point to."""
+    """A batch of tiles that is being searched; what its networks point to is re-checked afterwards."""
 
     own: Values
     """Smoothed logits of the search."""
@@ -143,7 +143,7 @@ class StartedTiles(ABC):
         return re_check(peaks, self.answers, self.sigma, self._floor, self._calibration)
 
     @abstractmethod
-    def found(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
+    def results(self, *, maps: bool) -> tuple[Peaks, Floats32 | None]:
         """Their positions and, where asked for, probabilities (tiles, rows, columns)."""
 
     @abstractmethod
@@ -155,6 +155,6 @@ def check_tiles(tiles: Values) -> None:
     """Refuse what is no batch of tiles."""
     if tiles.ndim != 4 or tiles.shape[3] != 3 or min(tiles.shape[1:3]) < RECEPTIVE_PX:
         raise UsageError(
-            f"tiles of shape {tuple(tiles.shape)} cannot be computed",
+            f"tiles of shape {tuple(tiles.shape)} cannot be searched",
             next_step=f"give RGB tiles of {RECEPTIVE_PX} px or more a side",
         )

@@ -126,7 +126,7 @@ def detect_tiles(
     first_px = PATCH_PX / 2 + OUTPUT_STRIDE_PX * (smoothing_reach(sigma) + engine.margin)
     waiting: tuple[StartedTiles, list[Tile]] | None = None
     for tiles, pixels in engine.staged(_batches(read, engine.batch)):
-        started = engine.started(pixels, config, sigma)
+        started = engine.start(pixels, config, sigma)
         if waiting is not None:
             yield from _results(*waiting, plan, first_px, maps)
         waiting = started, tiles
@@ -221,7 +221,7 @@ def _results(
     started: StartedTiles, tiles: list[Tile], plan: TilePlan, first_px: float, maps: bool
 ) -> Iterator[TileResult]:
     """What the tiles of a batch gave, in level-0 pixels; their first outputs mean the pixel `first_px`."""
-    peaks, images = started.found(maps=maps)
+    peaks, images = started.results(maps=maps)
     for index, tile in enumerate(tiles):
         offset_px = (peaks.output - BORDER) * OUTPUT_STRIDE_PX  # cores at the slide's edge are smaller
         inside_core = (offset_px < (tile.core.height, tile.core.width)).all(axis=1)

@@ -34,7 +34,8 @@ def balanced_batches(
     """
     if batch < 2 or batch % 2:
         raise TrainingError(
-            f"a batch of {batch} cannot be half and half", next_step="give an even batch size"
+            f"a batch of {batch} cannot be half positive and half negative",
+            next_step="give an even batch size",
         )
     for label, name in ((0, "negative"), (1, "positive")):
         if not (labels == label).any():
@@ -117,7 +118,7 @@ class PatchSet:
             )
         return values
 
-    def drawn(self, column: str) -> Integers:
+    def drawn_rows(self, column: str) -> Integers:
         """Rows of the set, each as often as `column` and `repeat` say; once where a store has neither."""
         if column:
             self._require(column)

@@ -123,7 +123,7 @@ class _Run:
         self.model_path = folder / f"{config.name}.safetensors"
         self.patches, self.held_out = open_set(config.train), open_set(config.validation)
         _check_sets(config, team, self.patches, self.held_out)
-        self.drawn = self.patches.drawn(config.draws)
+        self.drawn = self.patches.drawn_rows(config.draws)
         self.look, self.keep = Timer(CHECK_EVERY_S), Timer(60 * config.checkpoint_minutes)
         self.wanted = torch.tensor(self.patches.targets(config.target), device=team.device)
         torch.manual_seed(config.seed)
@@ -262,7 +262,7 @@ class _Run:
                 write_curves(self.folder, progress.history)
 
     def _refuse_spoilt_weights(self) -> None:
-        """A last update may have spoilt the weights after a loss that was still a number."""
+        """The last update may have made weights NaN although its loss was still finite."""
         if not is_finite(self.network.parameters()):
             raise self._diverged()
 

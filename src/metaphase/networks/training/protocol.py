@@ -55,7 +55,8 @@ class TrainingProtocol:
             )
         if self.samples_per_epoch is not None and self.samples_per_epoch < self.batch:
             raise UsageError(
-                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch", next_step="give more"
+                f"samples_per_epoch = {self.samples_per_epoch} is less than a batch",
+                next_step=f"give {self.batch} or more",
             )
 
     def training(self, **more: Any) -> TrainingConfig:
