@@ -319,7 +319,7 @@ def test_a_step_that_is_never_done_is_not_done_for_ever(asking: Lab, monkeypatch
         return {}
 
     one_step(asking, monkeypatch, work)
-    monkeypatch.setattr(running, "_first_open", lambda *_: (0, ()))
+    monkeypatch.setattr(running, "first_open", lambda *_: (0, ()))
     with pytest.raises(OutputError, match="step only ran, but its result does not hold"):
         go_on(asking)
 

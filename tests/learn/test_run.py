@@ -255,6 +255,8 @@ def test_points_that_were_not_accepted_are_neither_positive_nor_negative(tmp_pat
         ({"split": ["train", "validation", "tset"]}, None, "no slide has the split test"),
         ({"split": ["train", "validation", "test"], "patient": "p"}, None, "more than one split: p"),
         ({"he": "gone.tif"}, None, "no H&E slide is there for case000"),
+        ({"repeat": 0}, None, "repeat = 0"),
+        ({"repeat": 1.5}, None, "repeat = 1.5"),
         (
             {},
             pd.DataFrame({"case": ["case000"], "x": [10.0], "y": [10.0]}),

@@ -219,6 +219,7 @@ def run_stages(
         return tuple(states)
     for number in left:
         show(number, "running")
+        report(stages[number].about, 0, 1)
         try:
             show(number, "done", *work(number, report)())
         except MetaphaseError:

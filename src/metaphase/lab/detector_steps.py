@@ -98,7 +98,6 @@ def train_detector(
 @stage("model", "the packaged model with its card", reads=("detector",))
 def package(lab: Lab, report: Report, *, name: str) -> Facts:
     """Package the model that is to be used."""
-    report("packaging", 0, 1)
     chain, source = lab.chain, lab.chain.delivered
     slides, points = chain.cohort[chain.cohort["split"] == "train"], chain.reference
     mitoses = int((points["case"].isin(slides["case"]) & (points["label"] == MITOSIS)).sum())
@@ -142,7 +141,7 @@ def try_model(lab: Lab, report: Report) -> Facts:
         lab.results,
         ready,
         watch=Reporting("detecting", report),
-        asked={asker(manifest, "test"): [one.name for one in slides]},
+        asked={asker(manifest, "test"): [slide.name for slide in slides]},
     )
     facts = outcome(batch, {"slides": len(batch.results)})
     truth = read_table(lab.detector / REFERENCE).rename(columns={"case": "slide"})
@@ -213,7 +212,6 @@ def calibrate(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
     """Make the laboratory's profile of the answers."""
     if (lab.calibration / NOTHING).is_file():
         return {"why": (lab.calibration / NOTHING).read_text(encoding="utf-8").strip()}
-    report("fitting the laboratory's profile", 0, 1)
     profile = fit_profile(lab.calibration, lab.settings.name)
     save_profile(lab.site, profile)
     return {"profile": profile.described()}

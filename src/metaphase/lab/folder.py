@@ -80,12 +80,12 @@ class LabSettings:
     the folder."""
     bundled_phh3: bool = True
     """Whether the bundled CNN1 and CNN2 have a say in what is labelled, and start the own ones."""
-    rounds: RoundSettings = field(default_factory=RoundSettings)
-    phh3: LearningConfig = field(default_factory=LearningConfig)
-    build: BuildConfig = field(default_factory=BuildConfig)
+    rounds: RoundSettings = RoundSettings()
+    phh3: LearningConfig = LearningConfig()
+    build: BuildConfig = BuildConfig()
     """How pairs are registered, and which figures become labels."""
-    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
-    page: PageSettings = field(default_factory=PageSettings)
+    calibration: CalibrationSettings = CalibrationSettings()
+    page: PageSettings = PageSettings()
     run: dict[str, Any] = field(default_factory=dict)
     """Tables of `metaphase run` (`[run.training]` and so on) that differ from what `metaphase lab` takes."""
 
@@ -136,6 +136,8 @@ class Lab:
 
     root: Path
     device: str | None = None
+    given: LabSettings | None = None
+    """Settings in place of those of `lab.toml`."""
 
     manifest = _Inside("manifest.csv")
     """The pairs: case, he, phh3, laboratory, split, patient."""
@@ -162,7 +164,9 @@ class Lab:
 
     @cached_property
     def settings(self) -> LabSettings:
-        """What `lab.toml` says."""
+        """What `lab.toml` says, or what is given."""
+        if self.given is not None:
+            return self.given
         path = self.root / SETTINGS
         with blamed(path):
             values = read_toml(path)

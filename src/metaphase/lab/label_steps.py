@@ -16,7 +16,7 @@ import pandas as pd
 
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.stages import Facts, Report, stage
-from metaphase.base.tables import case_folder, read_manifest, read_table, write_table
+from metaphase.base.tables import case_folder, read_manifest, write_table
 from metaphase.lab.folder import Lab, RoundSettings
 from metaphase.lab.parts import (
     FAILED,
@@ -62,19 +62,20 @@ from metaphase.networks.cards import PHH3_NETWORKS, NetworkIdentity, card_of, na
 
 def label_steps(lab: Lab) -> list[Step]:
     """The steps in order; those that `lab.toml` leaves out are not among them."""
-    pairs = pairs_of(lab)
-    round1, round2 = ([_round(lab, number)] if _asks(lab, number) else [] for number in (1, 2))
-    first = tuple(step.name for step in round1)
-    second = (*first, *(step.name for step in round2))
-    return [
+    pairs, rounds = pairs_of(lab), {number: _round(lab, number) for number in _asked_rounds(lab)}
+    first, second = (tuple(rounds[number].name for number in rounds if number <= last) for last in (1, 2))
+    steps = [
         Step(search_candidates(lab, pairs=pairs)),
-        *round1,
+        rounds.get(1),
         _network(lab, "cnn1", "CNN1, which drops artefacts", first or ("candidates",), bool(first)),
-        *round2,
+        rounds.get(2),
         _network(lab, "cnn2", "CNN2, which recognises mitoses", (*second, "cnn1"), bool(second)),
         Step(build_reference(lab, pairs=pairs, build=lab.settings.build), shows=("cases/reference.csv",)),
-        *_review(lab),
     ]
+    if lab.settings.rounds.review:
+        asked = asked_review(lab)
+        steps.append(Step(review(lab, answers=all_answers(asked)), asked, shows=("cases/decisions.csv",)))
+    return [step for step in steps if step is not None]
 
 
 def skipped_rounds(lab: Lab) -> list[str]:
@@ -84,17 +85,15 @@ def skipped_rounds(lab: Lab) -> list[str]:
     return [what for what, nobody in alone.items() if nobody]
 
 
-def _asks(lab: Lab, number: int) -> bool:
-    return bool((lab.settings.rounds.round1, lab.settings.rounds.round2)[number - 1])
+def _asked_rounds(lab: Lab) -> list[int]:
+    rounds = lab.settings.rounds
+    return [number for number, items in ((1, rounds.round1), (2, rounds.round2)) if items]
 
 
 def _labelled_rounds(lab: Lab) -> list[Path]:
     """The rounds that have labels, the last one first."""
-    return [
-        lab.round(number)
-        for number in (2, 1)
-        if _asks(lab, number) and (lab.round(number) / LABELS).is_file()
-    ]
+    folders = [lab.round(number) for number in reversed(_asked_rounds(lab))]
+    return [folder for folder in folders if (folder / LABELS).is_file()]
 
 
 # ---- candidates and rounds ----
@@ -104,7 +103,7 @@ def _labelled_rounds(lab: Lab) -> list[Path]:
 def search_candidates(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...]) -> Facts:
     """Brown objects of all PHH3 slides."""
     batch = search_cohort(lab.manifest, lab.cases, watch=Reporting("candidates of", report))
-    return outcome(batch, {"candidates": sum(one.candidates for one in batch.results.values())})
+    return outcome(batch, {"candidates": sum(case.candidates for case in batch.results.values())})
 
 
 ABOUT = {1: "labels of brown objects, for CNN1", 2: "labels of what CNN1 keeps, for CNN2"}
@@ -128,29 +127,26 @@ def _draw(lab: Lab, number: int, report: Report) -> bool:
     if there >= wanted or (folder / NOTHING).exists():
         return False
     purpose: Purpose = "cnn1" if number == 1 else "cnn2"
-    earlier = [lab.round(1)] if number == 2 else []
-    target = folder if not there else folder / "more"
-    if there:
-        shutil.rmtree(target, ignore_errors=True)  # of a run that was killed
     if number == 1 and lab.settings.bundled_phh3:
         _suggest(lab, report)
     share = rounds.unsure_share if number == 2 or lab.settings.bundled_phh3 else 0.0
     config = DrawConfig(wanted - there, active_share=share, source=rounds.source, seed=rounds.seed)
+    exclude = [lab.round(1)] if number == 2 else []
+    exclude += [folder] if there else []
+    more = folder / "more"
+    shutil.rmtree(more, ignore_errors=True)  # of a run that was killed
+    target = more if there else folder
     try:
-        draw_project(
-            read_manifest(lab.manifest),
-            lab.cases,
-            target,
-            purpose,
-            config,
-            exclude=[*earlier, *([folder] if there else [])],
-        )
+        draw_project(read_manifest(lab.manifest), lab.cases, target, purpose, config, exclude=exclude)
     except Phh3Error as error:
         if number == 2 and not there:
             write_text(folder / NOTHING, str(error) + "\n")
         return False
     if there:
-        _take_more(folder, target)
+        items = pd.concat([read_items(folder), read_items(more)], ignore_index=True)
+        items["slide"] = [str(Path(slide).resolve()) for slide in items["slide"]]
+        write_table(folder / ITEMS, items)
+        shutil.rmtree(more)
     return True
 
 
@@ -162,14 +158,6 @@ def _suggest(lab: Lab, report: Report) -> None:
     except Phh3Error:
         classifiers = [load_classifier(name, model, lab.device) for name, model in PHH3_NETWORKS.items()]
         classify_cohort(lab.manifest, lab.cases, classifiers, watch=Reporting("suggestions for", report))
-
-
-def _take_more(folder: Path, more: Path) -> None:
-    """Add the items of a project to another one."""
-    items = pd.concat([read_table(folder / ITEMS), read_items(more)], ignore_index=True)
-    items["slide"] = [str((folder / slide).resolve()) for slide in items["slide"]]
-    write_table(folder / ITEMS, items)
-    shutil.rmtree(more)
 
 
 def _items_wanted(lab: Lab, rounds: RoundSettings) -> int:
@@ -189,7 +177,6 @@ def merge_round(which: tuple[Lab, int], report: Report, *, answers: pd.DataFrame
     folder = lab.round(number)
     if (folder / NOTHING).exists():
         return {"items": 0, "why": (folder / NOTHING).read_text(encoding="utf-8").strip()}
-    report(f"merging round {number}", 0, 1)
     observers = answers["observer"].nunique()
     merged = merge_project(folder, max(1, min(agree, observers)))
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
@@ -212,7 +199,7 @@ def _network(lab: Lab, name: str, about: str, reads: tuple[str, ...], labelled: 
     start = card_of(PHH3_NETWORKS[name]).identity if use else None
     teach = teach_phh3((lab, name), learning=learning if labelled else None, start=start)
     made = replace(teach, name=name, about=about, reads=reads, writes=(name,))
-    return Step(made, shows=tuple(f"{name}/{one}" for one in ("curves.png", f"{name}.json")))
+    return Step(made, shows=(f"{name}/curves.png", f"{name}/{name}.json"))
 
 
 @stage("PHH3 network", "CNN1 or CNN2", renew=True)
@@ -235,7 +222,6 @@ def teach_phh3(
             source = named_model(bundled).with_suffix(suffix)
             write_bytes(model.with_suffix(suffix), source.read_bytes())
         return _classify(lab, name, model, {"bundled": bundled}, report)
-    report(f"{name}: cutting patches", 0, 1)
     rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
     result = train_classifier(
         name,
@@ -254,7 +240,7 @@ def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) ->
     watch = Reporting(f"{name} classifies", report)
     batch = classify_cohort(lab.manifest, lab.cases, [classifier], watch=watch)
     what = CALLED[name]
-    found = sum(one.counts.get(what, 0) for one in batch.results.values())
+    found = sum(case.counts.get(what, 0) for case in batch.results.values())
     return outcome(batch, facts | {what: found})
 
 
@@ -266,16 +252,9 @@ def build_reference(lab: Lab, report: Report, *, pairs: tuple[PairSlides, ...], 
     """The mitoses in H&E coordinates."""
     watch = Reporting("reference standard of", report)
     built = build_cohort(lab.manifest, lab.cases, network_points(()), build, watch=watch)
-    bad = {one.case: one.reason for one in built.failures}
+    failed = {failure.case: failure.reason for failure in built.failures}
     facts: Facts = {"points": len(built.table), "accepted": int(built.table["accepted"].sum())}
-    return facts | ({FAILED: bad} if bad else {})
-
-
-def _review(lab: Lab) -> list[Step]:
-    if not lab.settings.rounds.review:
-        return []
-    asked = asked_review(lab)
-    return [Step(review(lab, answers=all_answers(asked)), asked, shows=("cases/decisions.csv",))]
+    return facts | ({FAILED: failed} if failed else {})
 
 
 @stage(
@@ -286,7 +265,6 @@ def _review(lab: Lab) -> list[Step]:
 )
 def review(lab: Lab, report: Report, *, answers: pd.DataFrame) -> Facts:
     """The mitoses as people decided."""
-    report("applying decisions", 0, 1)
     if not asked_review(lab):
         return {"reviewed": 0}
     collect_decisions(lab.cases)

@@ -29,7 +29,7 @@ from metaphase.base.settings import (
     settings_of,
 )
 from metaphase.base.sharing.batch import ERRORS
-from metaphase.base.stages import Report, States, Watch, run_stages, stage_states
+from metaphase.base.stages import Report, States, Watch, run_stages
 from metaphase.base.tables import (
     TableError,
     named,
@@ -48,6 +48,7 @@ from metaphase.evaluation.mitoses import evaluate_mitoses, locate
 from metaphase.evaluation.tuning import COUNT_PARTS, tune_count, tune_mitoses
 from metaphase.lab.folder import Lab, LabSettings, RoundSettings
 from metaphase.lab.label_steps import label_steps
+from metaphase.lab.parts import first_open
 from metaphase.labels.building import BuildConfig
 from metaphase.labels.observers.project import load_project, read_items, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
@@ -74,13 +75,11 @@ class PaperSection:
     """Labelling project of CNN1's candidates, answered or merged; without one, the bundled CNN1 is taken."""
     labels2: PathText = ""
     """That of CNN2's; without any, the bundled CNN2 is taken."""
-    rounds: RoundSettings = field(
-        default_factory=lambda: RoundSettings(round1=2000, round2=2000, unsure_share=0.0, agree=3, review=0)
-    )
+    rounds: RoundSettings = RoundSettings(round1=2000, round2=2000, unsure_share=0.0, agree=3, review=0)
     """How many candidates simulated observers label, and how many must agree."""
-    phh3: LearningConfig = field(default_factory=LearningConfig)
+    phh3: LearningConfig = LearningConfig()
     """How CNN1 and CNN2 are trained."""
-    build: BuildConfig = field(default_factory=BuildConfig)
+    build: BuildConfig = BuildConfig()
     """How pairs are registered, by default not as in the paper, and which figures become labels."""
     fields: PathText = ""
     """Folder with the manifest and truth of labelled fields from elsewhere, as `metaphase data import` writes
@@ -98,18 +97,6 @@ class PaperSection:
 
 
 @dataclass(frozen=True)
-class PaperLab(Lab):
-    """The labels' folder, whose settings do not come from a `lab.toml`."""
-
-    said: LabSettings = field(default_factory=LabSettings)
-
-    @cached_property
-    def settings(self) -> LabSettings:
-        """Those of the paper's file."""
-        return self.said
-
-
-@dataclass(frozen=True)
 class Paper:
     """The settings and the folder of a run."""
 
@@ -121,7 +108,7 @@ class Paper:
     device: str | None = None
 
     @property
-    def lab(self) -> PaperLab:
+    def lab(self) -> Lab:
         """Where candidates become labels; with labels of one's own, the networks start from nothing."""
         section = self.section
         given: dict[str, Any] = {
@@ -130,7 +117,7 @@ class Paper:
         }
         rounds = replace(section.rounds, review=0, **({} if section.pairs else given))  # nobody is asked
         said = LabSettings(bundled_phh3=False, rounds=rounds, phh3=section.phh3, build=section.build)
-        return PaperLab(self.root / "labels", self.device, said)
+        return Lab(self.root / "labels", self.device, said)
 
     @cached_property
     def job(self) -> Experiments:
@@ -200,24 +187,22 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
     """The steps of a laboratory's workflow up to the reference standard; what people are asked is answered
     already, or by simulated observers."""
     lab = paper.lab
-    for number, source in ((1, paper.section.labels1), (2, paper.section.labels2)):
+    for source, target in ((paper.section.labels1, lab.round(1)), (paper.section.labels2, lab.round(2))):
         if source:
-            _take_project(Path(source), lab.round(number))
+            _take_project(Path(source), target)
     while True:
         steps = label_steps(lab)
-        stages = [step.stage for step in steps]
-        states = stage_states(stages, lab.root)
-        first = next((number for number, state in enumerate(states) if state.status != "kept"), None)
-        if first is None:
+        number, states = first_open(lab, steps)
+        if number is None:
             return states
-        step = steps[first]
+        step = steps[number]
         if paper.section.pairs is not None and step.prepare is not None and step.prepare(report):
             continue
         unanswered = [page for page in step.pages if page.answers.empty]
         for page in unanswered:
             _answer(paper, page.folder)
         if not unanswered:
-            run_stages(stages[: first + 1], lab.root, report=report, watch=watch)
+            run_stages([each.stage for each in steps[: number + 1]], lab.root, report=report, watch=watch)
 
 
 def _take_project(source: Path, target: Path) -> None:

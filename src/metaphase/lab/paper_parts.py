@@ -94,7 +94,7 @@ class _Parts:
         own, lacks = VALUES["parts"][name], {kind: found is None for kind, found in self.outside.items()}
         lacks |= {"figures": self.accepted.empty, "study": not self.paper.section.study}
         lacks |= {"labels": "round 2/labels" not in self.numbers}
-        missing = " ".join(VALUES["missing"][one] for one in own["absent"] if lacks[one])
+        missing = " ".join(VALUES["missing"][kind] for kind in own["absent"] if lacks[kind])
         text = own["text"].format_map(self.numbers)
         return Part(name, own["title"], text, own["paper"], missing=missing, **content)
 
@@ -171,11 +171,14 @@ class _Parts:
         weak, strong = zip(ranges.stain_factor, ranges.stain_bias, strict=True)
         rows, captions = [], []
         for changes in (((1, 0),) * 3, (strong, weak, weak), (weak, strong, strong)):
-            changed = amounts * [factor for factor, _ in changes] + [bias for _, bias in changes]
-            shown = [changed * np.eye(3)[stain] for stain in range(3)] + [changed]
-            rows.append([self.example, *(to_uint8(combine(one, matrix, epsilon=epsilon)) for one in shown)])
+            factors, biases = np.transpose(changes)
+            changed = amounts * factors + biases
+            shown = [changed * stain for stain in np.eye(3)] + [changed]
+            pictures = [to_uint8(combine(stains, matrix, epsilon=epsilon)) for stains in shown]
+            rows.append([self.example, *pictures])
             said = [
-                f"{name} × {factor:g} {bias:+g}" for name, (factor, bias) in zip("HER", changes, strict=True)
+                f"{stain} × {factor:g} {bias:+g}"
+                for stain, (factor, bias) in zip("HER", changes, strict=True)
             ]
             captions.append(["patch", *said, "back to RGB"])
         return grid_figure(rows, captions=captions)
@@ -187,8 +190,9 @@ class _Parts:
 
     def study(self) -> tuple[Judged, str]:
         """What the observers of a study said; several decide by majority."""
-        key_path, sheets = Path(self.paper.section.study), [Path(one) for one in self.paper.section.answers]
-        result, key = read_observers(key_path, sheets)[-1], read_table(key_path)
+        section = self.paper.section
+        sheets, key = [Path(sheet) for sheet in section.answers], read_table(section.study)
+        result = read_observers(Path(section.study), sheets)[-1]
         said = majority([read_answers(sheet, key) for sheet in sheets])
         shown = []
         for row in key[key["kind"] == DETECTION].to_dict("records"):

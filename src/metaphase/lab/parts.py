@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from metaphase.base.errors import MetaphaseError, UsageError
 from metaphase.base.files import write_text
 from metaphase.base.foreign import read_json
 from metaphase.base.sharing.batch import Batch, BatchWatch, Progress
-from metaphase.base.stages import Facts, Report, Stage
+from metaphase.base.stages import Facts, Report, Stage, States, stage_states
 from metaphase.base.tables import case_folder, phh3_mpp, read_manifest, stated_number
 from metaphase.lab.folder import Lab
 from metaphase.labels.building import REVIEW
@@ -32,7 +32,6 @@ from metaphase.labels.observers.project import (
     load_project,
     read_items,
 )
-from metaphase.labels.observers.store import Given
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
 from metaphase.labels.reviewing import load_review
@@ -109,7 +108,7 @@ class Asked:
     @property
     def project(self) -> Path:
         """The folder of its items and answers."""
-        return self.folder / REVIEW if self.kind == "review" else self.folder
+        return project_of(self.folder, self.kind)
 
     @property
     def command(self) -> str:
@@ -148,28 +147,27 @@ def asked_round(lab: Lab, number: int) -> list[Asked]:
     folder = lab.round(number)
     if not (folder / ITEMS).is_file():
         return []
-    given, what = standing(folder), ("object or artefact", "mitosis or not")[number - 1]
-    curve, agree = partial(round_curve, lab, number, given), lab.settings.rounds.agree
-    return [_ask(f"round {number}: {what}", "label", folder, given, observers=agree, learnt=curve)]
+    what = ("object or artefact", "mitosis or not")[number - 1]
+    curve = partial(round_curve, lab, number)
+    return [_asked(f"round {number}: {what}", folder, observers=lab.settings.rounds.agree, learnt=curve)]
 
 
-def round_curve(lab: Lab, number: int, given: Sequence[Given]) -> LearningCurve | None:
+def round_curve(lab: Lab, number: int) -> LearningCurve | None:
     """The learning curve of a round's answers; of several observers, each item's first counts."""
-    said = {one.item: one.answer for one in reversed(given) if one.answer != UNSURE}
+    given = reversed(standing(lab.round(number)))
+    said = {each.item: each.answer for each in given if each.answer != UNSURE}
     items = read_items(lab.round(number))
     items = items[items["item"].isin(said)]
-    if not len(items):
-        return None
-    rows = []
+    tables = []
     for case in items["case"].unique():
         folder = case_folder(lab.cases, case)
         with suppress(MetaphaseError):
             table = read_candidates(folder) if number == 1 else read_classified(folder).table
-            rows.append(table.assign(item=[item_name(case, one) for one in table["candidate"]]))
-    if not rows:
+            tables.append(table.assign(item=[item_name(case, candidate) for candidate in table["candidate"]]))
+    if not tables:
         return None
     measures = [*FEATURES, *(["cnn1"] if number == 2 else [])]
-    joined = items.merge(pd.concat(rows)[["item", *measures]], on="item")
+    joined = items.merge(pd.concat(tables)[["item", *measures]], on="item")
     answers = joined["item"].map(said)
     wanted = (answers == MITOSIS) if number == 2 else (answers != ARTEFACT)
     patients = joined["patient"] if "patient" in joined else joined["case"]
@@ -186,42 +184,51 @@ def asked_review(lab: Lab) -> list[Asked]:
         review = load_review(lab.cases, most=lab.settings.rounds.review)
     except MetaphaseError:
         return []
-    items, given = list(review.table["item"]), standing(lab.cases / REVIEW)
-    return [_ask("review of the reference standard", "review", lab.cases, given, items=items)]
+    items = list(review.table["item"])
+    return [_asked("review of the reference standard", lab.cases, "review", items=items)]
 
 
 def asked_calibration(lab: Lab) -> list[Asked]:
     """How far the calibration is."""
     folder = lab.calibration / DETECTIONS
-    return [_ask("calibration", "label", folder, standing(folder))] if (folder / ITEMS).is_file() else []
+    return [_asked("calibration", folder)] if (folder / ITEMS).is_file() else []
 
 
-def _ask(
+def _asked(
     what: str,
-    kind: PageKind,
     folder: Path,
-    given: Sequence[Given],
+    kind: PageKind = "label",
     *,
     items: Sequence[str] | None = None,
     observers: int = 1,
     learnt: Callable[[], LearningCurve | None] = lambda: None,
 ) -> Asked:
     """How far people are with the items of a project, or with some of them."""
-    divided = len(divided_items(given))
-    asked = Asked(what, kind, folder, 0, 0, answers_table(given), divided, learnt, observers)
-    project = load_project(asked.project)
+    project = load_project(project_of(folder, kind))
+    given, note = standing(project.folder), project.folder / ENOUGH
     names = list(project.by_name) if items is None else items
-    votes, note = Counter(one.item for one in given), asked.project / ENOUGH
-    open_ = [name for name in names if votes[name] < observers]
-    left_out = sum(name in project.unavailable for name in open_)
+    votes = Counter(each.item for each in given)
+    unanswered = [name for name in names if votes[name] < observers]
+    left_out = sum(name in project.unavailable for name in unanswered)
     stated = read_json(note, "says nothing", next_step="remove it").get("items") if note.is_file() else None
-    return replace(
-        asked,
+    return Asked(
+        what,
+        kind,
+        folder,
         items=len(names) - left_out,
-        answered=len(names) - len(open_),
+        answered=len(names) - len(unanswered),
+        answers=answers_table(given),
+        divided=len(divided_items(given)),
+        learnt=learnt,
+        observers=observers,
         left_out=left_out,
         said_enough=isinstance(stated, int) and stated >= len(names),
     )
+
+
+def project_of(folder: Path, kind: PageKind) -> Path:
+    """The labelling project behind a page."""
+    return folder / REVIEW if kind == "review" else folder
 
 
 NOTHING = "nothing-to-ask.txt"
@@ -250,6 +257,12 @@ class Step:
     def made(self, root: Path) -> list[str]:
         """The files that it has made, as they are called within the folder."""
         return [name for name in (*self.shows, *self.stage.writes) if (root / name).is_file()]
+
+
+def first_open(lab: Lab, steps: Sequence[Step]) -> tuple[int | None, States]:
+    """The number of the first step that is not done, or None; and where all of them stand."""
+    states = stage_states([step.stage for step in steps], lab.root)
+    return next((number for number, state in enumerate(states) if state.status != "kept"), None), states
 
 
 @dataclass(frozen=True)
@@ -319,7 +332,7 @@ class Reporting(BatchWatch):
 
 def outcome(batch: Batch[Any], facts: Facts) -> Facts:
     """Facts of a batch, with the cases that failed; where all did, the first error."""
-    failed = {one.name: one.message for one in batch.failures}
+    failed = {failure.name: failure.message for failure in batch.failures}
     if failed and not batch.results:
         first = next(iter(failed.values()))
         raise Phh3Error(first.rstrip("."), next_step="correct that first, then run it again")

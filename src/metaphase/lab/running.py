@@ -17,13 +17,13 @@ import pandas as pd
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key, stage_states
+from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key
 from metaphase.base.tables import as_text, read_manifest, read_table, write_manifest
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
 from metaphase.lab.label_steps import label_steps
 from metaphase.lab.pairing import manifest_of, pair_slides, stated_facts, write_slides
-from metaphase.lab.parts import FAILED, Asked, Step, StepProgress
+from metaphase.lab.parts import FAILED, Asked, Step, StepProgress, first_open
 from metaphase.learn.dense import OLD
 from metaphase.networks.cards import BUNDLED, card_of, warnings_about
 from metaphase.reports.pages import data_uri, facts_text, render
@@ -94,7 +94,7 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
     seen: set[str] = set()
     while True:
         steps = steps_of(lab)
-        number, _ = _first_open(lab, steps)
+        number, _ = first_open(lab, steps)
         if number is None:
             show(lab, steps)
             return None
@@ -163,11 +163,6 @@ def alone(lab: Lab) -> Iterator[None]:
         yield
 
 
-def _first_open(lab: Lab, steps: Sequence[Step]) -> tuple[int | None, tuple[StageState, ...]]:
-    states = stage_states([step.stage for step in steps], lab.root)
-    return next((number for number, state in enumerate(states) if state.status != "kept"), None), states
-
-
 # ---- where it stands ----
 
 
@@ -185,7 +180,7 @@ class Standing:
 def standings(lab: Lab, steps: Sequence[Step] | None = None) -> list[Standing]:
     """Every step, of those that are known or as they are now; the first that is not done is the next one."""
     steps = steps or steps_of(lab)
-    first, states = _first_open(lab, steps)
+    first, states = first_open(lab, steps)
     standing, progress = [], None
     with held(lab.lock) as free, suppress(MetaphaseError, TypeError):  # another process may not say
         if not free:

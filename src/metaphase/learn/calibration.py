@@ -38,7 +38,6 @@ from metaphase.counting.sites import (
     strata,
 )
 from metaphase.counting.specimen import CountConfig, at_point, find_hotspot, specimen
-from metaphase.detections.table import CANDIDATES
 from metaphase.labels.observers.consensus import AGREE, Merged, merge_answers
 from metaphase.labels.observers.project import (
     ARTEFACT,
@@ -120,13 +119,6 @@ def _drawn(detections: pd.DataFrame, config: SampleConfig) -> tuple[pd.DataFrame
 
 def _refuse_mixed(slides: Sequence[SlideResult]) -> None:
     """One model, searched alike, at one pair of operating points; each slide once."""
-    for slide in slides:
-        if "searched_with" not in slide.stated:
-            raise TableError(
-                "does not say which networks made it",
-                path=slide.folder / CANDIDATES,
-                next_step="run `metaphase detect` again, which costs seconds",
-            )
     names = pd.Series([slide.name for slide in slides])
     if names.duplicated().any():
         raise UsageError(
@@ -183,7 +175,7 @@ def fit_profile(
     """
     folder, error = Path(folder), error or ObserverError()
     sample = read_table(folder / SAMPLE)
-    design = _design_of(sample, folder)
+    design = sample.attrs[DESIGN]
     given = answers_table(standing(folder / DETECTIONS)) if answers is None else _read_answers(Path(answers))
     sample["answer"] = consensus(sample, given, answers or folder)
     answered = sample[sample["answer"].notna()]
@@ -219,18 +211,6 @@ def fit_profile(
             for case, rows in answered.groupby("case")
         },
     )
-
-
-def _design_of(sample: pd.DataFrame, folder: Path) -> dict[str, Any]:
-    """How a sample was drawn; of one of another version, what the profile needs is not known."""
-    design = sample.attrs.get(DESIGN)
-    if not isinstance(design, dict) or not design.keys() >= {"slides", "areas_mm2", "prior"}:
-        raise TableError(
-            "was drawn by another version of metaphase",
-            path=folder / SAMPLE,
-            next_step="draw a sample into another folder, and answer it",
-        )
-    return design
 
 
 def _shapes(sample: pd.DataFrame, design: Mapping[str, Any], error: ObserverError) -> dict[str, list[float]]:

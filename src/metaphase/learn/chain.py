@@ -185,7 +185,6 @@ class Chain:
     )
     def find_reference(self, report: Report, *, kind: str, source: RunSource) -> Facts:
         """Bring the reference standard into one table."""
-        report("reference standard", 0, 1)
         points = read_reference(self.config.reference, self.cohort, self.config.training.method, self.needed)
         write_table(self.workspace / REFERENCE, points)
         mitoses = points[points["label"] == MITOSIS]

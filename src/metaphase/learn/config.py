@@ -275,19 +275,19 @@ class ExperimentSection:
 class RunConfig:
     """A whole chain from manifest to CNN5: the tables of a file."""
 
-    cohort: CohortSection = field(default_factory=CohortSection)
+    cohort: CohortSection = CohortSection()
     simulate: SimulationConfig | None = None
-    reference: ReferenceSection = field(default_factory=ReferenceSection)
-    candidates: CandidateSection = field(default_factory=CandidateSection)
-    labels: LabelConfig = field(default_factory=LabelConfig)
-    sets: SetConfig = field(default_factory=SetConfig)
-    training: LearningSection = field(default_factory=LearningSection)
-    ensemble: EnsembleSection = field(default_factory=EnsembleSection)
-    students: StudentSection = field(default_factory=StudentSection)
-    dense: DenseSection = field(default_factory=DenseSection)
-    card: CardSection = field(default_factory=CardSection)
-    test: EvaluationSection = field(default_factory=EvaluationSection)
-    experiments: ExperimentSection = field(default_factory=ExperimentSection)
+    reference: ReferenceSection = ReferenceSection()
+    candidates: CandidateSection = CandidateSection()
+    labels: LabelConfig = LabelConfig()
+    sets: SetConfig = SetConfig()
+    training: LearningSection = LearningSection()
+    ensemble: EnsembleSection = EnsembleSection()
+    students: StudentSection = StudentSection()
+    dense: DenseSection = DenseSection()
+    card: CardSection = CardSection()
+    test: EvaluationSection = EvaluationSection()
+    experiments: ExperimentSection = ExperimentSection()
 
     def __post_init__(self) -> None:
         if (self.simulate is None) == (not self.cohort.manifest):
@@ -353,7 +353,7 @@ def read_run_config(
         if method is not None:
             values["training"] = _table(values, "training") | {"method": method}
         config = run_config(values, path.parent)
-        more = (*config.reference.corrections, *(str(Path(one).resolve()) for one in corrections))
+        more = (*config.reference.corrections, *(str(Path(folder).resolve()) for folder in corrections))
         return replace(config, reference=replace(config.reference, corrections=more))
 
 

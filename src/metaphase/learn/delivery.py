@@ -86,7 +86,6 @@ def package_pair(
     start: NetworkIdentity | None,
 ) -> Facts:
     """Choose the best pair and how it is used, and write it as one model with its card."""
-    report("choosing operating points", 0, 1)
     config = PairConfig(
         test.radius_um, test.suppress_um, test.smooth_um, count_threshold, test.bootstrap, test.threshold
     )

@@ -203,7 +203,6 @@ class DenseChain(Chain):
         corrections: pd.DataFrame,
     ) -> Facts:
         """Read all images once, and say what there is; `facts` are what the manifest says of each."""
-        report("reading images", 0, 1)
         rows = [
             {
                 "image": image.name,

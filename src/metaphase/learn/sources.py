@@ -323,8 +323,9 @@ def training_slides(cohort: pd.DataFrame, reference: pd.DataFrame, split: str) -
     points, slides = dict(list(reference.groupby("case"))), []
     for row in cohort[cohort["split"] == split].to_dict("records"):
         slide, times = cohort_slide(row), stated_number(row, "repeat")
-        if times is not None and times != round(times):
-            raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step="give a whole number")
+        if times is not None and (times != round(times) or times < 1):
+            advice = "give a whole number, 1 or more"
+            raise UsageError(f"slide {row['case']} has repeat = {times:g}", next_step=advice)
         own = points.get(row["case"], reference.iloc[:0])[["x", "y", "label"]].reset_index(drop=True)
         tissue = slide.tissue if row.get("tissue") else None
         repeat = 1 if times is None else int(times)

@@ -104,26 +104,24 @@ def paper_tables(chain: Chain, results: dict[str, Any]) -> list[TextTable]:
         section = chain.config.students
         chosen = section.delivered(f1)
         rows = [
-            [f"{one:g}", f"{value:.3f}", "delivered" if one == chosen else ""] for one, value in f1.items()
+            [f"{gamma:g}", f"{value:.3f}", "delivered" if gamma == chosen else ""]
+            for gamma, value in f1.items()
         ]
         rule = "The last of the list is delivered."
         if section.deliver == "narrowest":
             rule = f"The narrowest within {section.most_lost:g} of the highest is delivered, as in the paper."
         tables.append(TextTable("", ["gamma of CNN5", "F1 on validation patches", ""], rows, rule))
-    counts = {name: one["count"] for name, one in results.get("networks", {}).items() if "count" in one}
-    if counts:
-        headings = ["network", "delta", "metric", "value", "theta1", "theta2", "kappa"]
-        rows = [[name, *_count_cells(one, headings[1:])] for name, one in counts.items()]
-        tables.append(TextTable("", ["threshold of the count", *headings[1:]], rows, COUNT_NOTE))
+    headings, rows = ["delta", "metric", "value", "theta1", "theta2", "kappa"], []
+    for network, values in results.get("networks", {}).items():
+        count = values.get("count")
+        if isinstance(count, str):  # why there is none
+            rows.append([network, DASH, count, *[DASH] * 4])
+        elif count is not None:
+            cells = (count.get(name, DASH) for name in headings)
+            rows.append([network, *(f"{c:.3f}" if isinstance(c, float) else str(c) for c in cells)])
+    if rows:
+        tables.append(TextTable("", ["threshold of the count", *headings], rows, COUNT_NOTE))
     return tables
-
-
-def _count_cells(count: dict[str, Any] | str, names: Sequence[str]) -> list[str]:
-    """What is known of a point `count`; where there is none, why."""
-    if isinstance(count, str):
-        return [DASH, count, *[DASH] * (len(names) - 2)]
-    shown = (count.get(name, DASH) for name in names)
-    return [f"{value:.3f}" if isinstance(value, float) else str(value) for value in shown]
 
 
 def example_groups(stores: Sequence[str]) -> list[Examples]:

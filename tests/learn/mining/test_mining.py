@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from metaphase.base.arrays import RGB
-from metaphase.base.errors import MetaphaseError, OutputError, TrainingError, UsageError
+from metaphase.base.errors import MetaphaseError, OutputError, TrainingError
 from metaphase.images.tissue import finding
 from metaphase.images.tissue.finding import TissueMask, TissueSource, save_tissue
 from metaphase.learn.mining import mining as mining_module
@@ -93,8 +93,6 @@ def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: li
     counts = {name: int(((slide == name) & (label == 1)).sum()) for name in ("s0", "s1")}
     assert counts == {"s0": 6, "s1": 2}
     assert (label == 0).sum() == 30
-    with pytest.raises(UsageError, match="repeat = 0"):
-        TrainingSlide("s", SlideSource(slides[0]), MITOSES, repeat=0)
 
 
 def test_stores_of_slides_left_out_are_removed(tmp_path: Path, slides: list[Path]) -> None:
@@ -250,14 +248,6 @@ def test_reference_of_another_frame(tmp_path: Path, slides: list[Path]) -> None:
 def test_missing_slide_is_named(tmp_path: Path, slides: list[Path]) -> None:
     with pytest.raises(MetaphaseError, match=r"gone\.tif: no such file"):
         make_mining(tmp_path, [tmp_path / "gone.tif", *slides[1:]]).easy_stores()
-
-
-def test_a_slide_in_both_splits(tmp_path: Path, slides: list[Path]) -> None:
-    source = TrainingSlide("s0", SlideSource(slides[0]), MITOSES)
-    with pytest.raises(UsageError, match="named twice: s0"):
-        Mining(tmp_path, [source], [source], CONFIG)
-    with pytest.raises(UsageError, match="no slides"):
-        Mining(tmp_path, [source], [], CONFIG)
 
 
 def test_stated_rule_reaches_the_stores(tmp_path: Path, slides: list[Path]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -19,13 +19,12 @@ import numpy as np
 import pandas as pd
 
 from metaphase.base.arrays import Floats
-from metaphase.base.errors import UsageError
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
 from metaphase.base.settings import Share, settings
 from metaphase.base.stages import Report, silent
-from metaphase.base.tables import case_folder, named, read_table, require_columns, write_table
+from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
 from metaphase.images.stain.standardisation import StainTransform, StandardisedSlide, fit_slide
 from metaphase.images.tissue.finding import TissueConfig, TissueMask, TissueSource, load_tissue
@@ -79,12 +78,6 @@ class TrainingSlide:
     """Where its tissue comes from; without it, tissue is found by the settings of the chain."""
     repeat: int = 1
     """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
-
-    def __post_init__(self) -> None:
-        case_folder("", self.name)
-        if self.repeat < 1:
-            raise UsageError(f"slide {self.name} has repeat = {self.repeat}", next_step="give 1 or more")
-        require_columns(self.reference, ("x", "y"), self.name)
 
 
 # ---- what decides each step's result ----
@@ -167,13 +160,13 @@ Standardise = Literal["", "hsd"]
 class MiningConfig:
     """The settings of the chain from slides to patch stores."""
 
-    candidates: CandidateConfig = field(default_factory=CandidateConfig)
+    candidates: CandidateConfig = CandidateConfig()
     """Where to look."""
-    labels: LabelConfig = field(default_factory=LabelConfig)
+    labels: LabelConfig = LabelConfig()
     """What is positive."""
-    sets: SetConfig = field(default_factory=SetConfig)
+    sets: SetConfig = SetConfig()
     """How many patches."""
-    tissue: TissueConfig = field(default_factory=TissueConfig)
+    tissue: TissueConfig = TissueConfig()
     """For slides that come without a tissue mask."""
     standardise: Standardise = ""
     """Method that brings all slides to one stain first, or none."""
@@ -194,18 +187,9 @@ class Mining:
     folder: Path
     train: Sequence[TrainingSlide]
     validation: Sequence[TrainingSlide]
-    config: MiningConfig = field(default_factory=MiningConfig)
+    config: MiningConfig
     progress: Report = silent
     threads: int | None = None
-
-    def __post_init__(self) -> None:
-        names = [source.name for source in (*self.train, *self.validation)]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice or not self.train or not self.validation:
-            problem = f"slides named twice: {named(twice)}" if twice else "no slides to train or validate on"
-            raise UsageError(
-                problem, next_step="give each slide one name and one split; both splits need at least one"
-            )
 
     @cached_property
     def labelled_training(self) -> Tables:
@@ -331,13 +315,6 @@ class Mining:
         if not record.is_done(path):
             with self._opened(source) as slide:
                 answers = judge(slide, table[["x", "y"]].to_numpy(np.float64))
-            if answers.shape != (len(table),) or not ((answers >= 0) & (answers <= 1)).all():
-                odd = f"{answers.shape} answers, or some that are not probabilities"
-                raise CandidateError(
-                    f"{len(table):,} candidates got {odd}",
-                    path=source.slide.path,
-                    next_step="check the network that was asked",
-                )
             with record.noted(path):
                 write_table(path, table.assign(probability=answers.astype(np.float32)))
         return read_table(path)
