@@ -31,7 +31,7 @@ RUN_TABLES = ("training", "dense", "test")
 
 @settings
 class RoundSettings:
-    """How much people are asked, and when it is enough."""
+    """How many items people are asked about, and by how many observers."""
 
     round1: NonNegativeInt = 600
     """Most items of round 1; never more than half of the candidates, so that round 2 has others. 0 skips it:
@@ -74,7 +74,7 @@ class LabSettings:
     slides: str = ""
     """Folder in which the slides were found."""
     start: str = BUNDLED
-    """Pair of networks from which the detector goes on, a bundled one by name; empty starts from nothing."""
+    """Pair of networks to continue from, a bundled one by name; empty starts from nothing."""
     corrections: tuple[str, ...] = ()
     """Results that people reviewed, and calibrations, whose answers the detector learns as well; relative to
     the folder."""
@@ -142,7 +142,7 @@ class Lab:
     manifest = _Inside("manifest.csv")
     """The pairs: case, he, phh3, laboratory, split, patient."""
     slides = _Inside("slides.csv")
-    """What became of every slide that was found."""
+    """Every slide that was found: in which pair it is, or why in none."""
     registration = _Inside("registration")
     """A folder a pair: how its slides fit."""
     cases = _Inside("cases")
@@ -154,13 +154,13 @@ class Lab:
     evaluation = _Inside("evaluation")
     """How good that is."""
     site = _Inside("site.json")
-    """The laboratory's profile made of the calibration."""
+    """The laboratory's profile, from the calibration."""
     page = _Inside("index.html")
-    """Where it stands, as a page."""
+    """The page that shows the status."""
     lock = _Inside(".running")
-    """Held while somebody goes on here."""
+    """Locked while a process works in the folder."""
     progress = _Inside(".progress.json")
-    """How far the step is that somebody goes on with."""
+    """Progress of the step that is running."""
 
     @cached_property
     def settings(self) -> LabSettings:
@@ -245,14 +245,14 @@ OWN_TRAINING: dict[str, Any] = {
         "noise_sigma": [0.0, 0.04],
     },
 }
-"""How both networks go on: at a low rate, with the bundled pair's own augmentation."""
+"""How both networks continue: at a low rate, with the bundled pair's own augmentation."""
 OWN_STEPS, STEPS_FROM_NOTHING = 300, 3000
 FOLLOWED = 0.3
 """How far the bundled pair's answers away from labels are followed: PHH3 labels all of the tissue."""
 
 
 def _run_defaults(start: str) -> dict[str, Any]:
-    """Few steps that go on from a pair; many, faster ones where there is none."""
+    """Few steps that continue from a pair; many, faster ones where there is none."""
     if not start:
         learning = OWN_TRAINING | {"learning_rate": 1e-3, "batch": 16}
         return {

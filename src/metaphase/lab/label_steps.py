@@ -82,7 +82,7 @@ def skipped_rounds(lab: Lab) -> list[str]:
     """What of the PHH3 slides the bundled networks decide alone."""
     labelled = _labelled_rounds(lab)
     alone = {"artefacts": lab.round(1) not in labelled, "mitoses": not labelled}
-    return [what for what, nobody in alone.items() if nobody]
+    return [what for what, is_alone in alone.items() if is_alone]
 
 
 def _asked_rounds(lab: Lab) -> list[int]:

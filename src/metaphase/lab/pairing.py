@@ -47,17 +47,17 @@ class Seen:
 
     path: Path
     key: str
-    """What is left of its name without the words for stains."""
+    """Its name without the words for stains."""
     named: Role
-    """What its name says."""
+    """The stain in its name."""
     looks: Role = ""
-    """What it looks like, where that is sure."""
+    """The stain it shows, where that is certain."""
     problem: str = ""
     """Why it cannot be used."""
 
     @property
     def role(self) -> Role:
-        """What it is taken for."""
+        """Its stain: as it looks, else as its name says."""
         return self.looks or self.named
 
 
@@ -311,7 +311,7 @@ def manifest_of(
     facts: dict[str, dict[str, str]],
     earlier: pd.DataFrame | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The manifest, split by patient, and what was supposed where nothing says it.
+    """The manifest, split by patient, and notes about patients that were guessed from names.
 
     Patients of an earlier manifest keep their split.
     """
@@ -364,7 +364,7 @@ def splits_of(rows: pd.DataFrame, kept: dict[str, str]) -> list[str]:
 
 
 def write_slides(lab: Lab, paired: Paired) -> None:
-    """What became of every slide."""
+    """Write the table of all slides: in which pair each is, or why in none."""
     rows = [
         (str(slide.path), role, pair.case, pair.note)
         for pair in paired.pairs

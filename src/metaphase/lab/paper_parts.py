@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -275,12 +276,7 @@ class _Parts:
         found |= {"round 2/negatives": sum(other)} if other else {}
         found["run/verdict"] = self.judged[1]
         found["elsewhere/detections"] = DASH if judged is None else len(judged)
-        return _Numbers({name: _said(value) for name, value in found.items()})
-
-
-class _Numbers(dict[str, str]):
-    def __missing__(self, name: str) -> str:
-        return DASH
+        return defaultdict(lambda: DASH, {name: _text_of(value) for name, value in found.items()})
 
 
 VALUES: dict[str, Any] = read_toml(Path(__file__).with_name("paper.toml"))
@@ -300,10 +296,10 @@ def layer_rows(network: nn.Sequential) -> list[list[str]]:
     return rows
 
 
-def _said(value: Any) -> str:
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if isinstance(value, float) else str(value)
-    )
+def _text_of(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _facts(folder: Path, stage: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ FEATURES = (
 FEWEST_FOR_ENOUGH = 150
 """Answered items before which a flat curve is not believed."""
 ENOUGH = "enough.json"
-"""In a project about which somebody has said that its answers are enough: the number of its items then."""
+"""File in a project whose answers were declared enough: the number of its items at that time."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +68,25 @@ class Asked:
     folder: Path
     """The labelling project, or the workspace of the reference standard."""
     items: int
-    """To be answered: all that can be shown."""
+    """Number of items to answer: all that can be shown."""
     answered: int
-    """Of them, by as many observers as are asked."""
+    """How many of them have enough observers."""
     answers: pd.DataFrame
-    """All that stand: observer, item, answer."""
+    """The current answers: observer, item, answer."""
     divided: int = 0
     """Items that were answered differently."""
     learnt: Callable[[], LearningCurve | None] = lambda: None
-    """How its curve is found."""
+    """Computes the learning curve."""
     observers: int = 1
-    """Who have to answer each item."""
+    """How many have to answer each item."""
     left_out: int = 0
     """Further items, which cannot be shown."""
     said_enough: bool = False
-    """Whether somebody has said that these answers are enough."""
+    """Whether these answers were declared enough."""
 
     @cached_property
     def curve(self) -> LearningCurve | None:
-        """Of the answers, where it is asked for: it is the work of seconds."""
+        """The learning curve of the answers; takes seconds, so it is computed when asked for."""
         return self.learnt()
 
     @property
@@ -96,7 +96,7 @@ class Asked:
 
     @property
     def enough(self) -> bool:
-        """Whether to go on: all is answered, or somebody has said so."""
+        """Whether the step can continue: all is answered, or the answers were declared enough."""
         return self.complete or self.said_enough
 
     @property
@@ -127,7 +127,7 @@ class Asked:
 
 
 def say_enough(asked: Asked) -> None:
-    """Note that the answers to a page are enough, so that its step goes on with them."""
+    """Declare the answers to a page enough, so that its step continues with them."""
     if asked.answers.empty and not asked.complete:
         raise UsageError(
             f"nobody has answered anything in {asked.what}",

@@ -1,4 +1,4 @@
-"""A laboratory's workflow: begin it, go on until somebody has to answer, and say where it stands."""
+"""A laboratory's workflow: start it, run it until people have to answer, and report its status."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Begun:
     lab: Lab
     manifest: pd.DataFrame
     notes: list[str]
-    """What is odd, and what was supposed."""
+    """What is odd, and what was guessed."""
 
 
 def begin(
@@ -70,12 +70,12 @@ def begin(
     paired = pair_slides(lab, folder.resolve(), report=report)
     earlier = read_manifest(lab.manifest) if lab.manifest.is_file() else None
     write_slides(lab, paired)
-    manifest, supposed = manifest_of(paired, stated_facts(table, folder), earlier)
+    manifest, guessed = manifest_of(paired, stated_facts(table, folder), earlier)
     write_manifest(lab.manifest, manifest)
     show(lab)
     if kept:
-        supposed.append(f"lab.toml was there and is kept: {lab.settings.name}, start {lab.settings.start!r}")
-    return Begun(lab, manifest, [*paired.notes, *supposed])
+        guessed.append(f"lab.toml exists and is kept: {lab.settings.name}, start {lab.settings.start!r}")
+    return Begun(lab, manifest, [*paired.notes, *guessed])
 
 
 # ---- going on ----
@@ -87,9 +87,9 @@ def steps_of(lab: Lab) -> list[Step]:
 
 
 def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) -> Asked | None:
-    """Do all that a machine can do, up to where somebody has to answer: what is asked, or None at the end.
+    """Run all steps that need nobody; returns the page that people have to answer first, None at the end.
 
-    `watch` hears how far steps are.
+    `watch` is called with the progress of steps.
     """
     seen: set[str] = set()
     while True:
@@ -108,7 +108,7 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
                 show(lab, steps)
                 return waiting[0]
             stages = [each.stage for each in steps[: number + 1]]
-            if (key := stage_key(stages)) in seen:  # it would be so for ever
+            if (key := stage_key(stages)) in seen:  # it would run for ever
                 check = "check that nothing else changes or removes the files of this folder"
                 raise OutputError(
                     f"step {stages[-1].name} ran, but its result does not hold",
@@ -151,7 +151,7 @@ def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | Non
 
 @contextmanager
 def alone(lab: Lab) -> Iterator[None]:
-    """Be the only one who goes on in a laboratory's folder."""
+    """Hold the lock of a laboratory's folder."""
     with held(lab.lock) as free:
         if not free:
             raise UsageError(

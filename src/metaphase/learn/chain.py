@@ -2,8 +2,8 @@
 
 The method `dense` begins with the same two stages.
 
-Work is a method of `Chain` that can be called again and goes on where it was; the table says which networks
-are trained, and what decides each result.
+The work of a stage is a method of `Chain`; called again, it resumes where it stopped. The table says which
+networks are trained, and what decides each result.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Chain:
 
     @stage("network", "a network", renew=True)
     def train_network(self, report: Report, *, task: Task, training: LearningSection) -> Facts:
-        """Train one network on its set, or go on after a stop; the state to resume from is removed."""
+        """Train a network on its set, or resume it; the state to resume from is removed at the end."""
         stores = self.stores("positives", "hard" if task.hard_set is not None else "easy")
         folder = self.model(task.name).parent
         config = training.of_task(task, stores, self.stores("validation"))
@@ -319,7 +319,8 @@ def source_stages(chain: Chain) -> list[Stage]:
 def data_stages(chain: Chain) -> list[Stage]:
     """From slides to the difficult sets, with CNN3 on the way."""
     config, mining = chain.config, chain.config.mining
-    more: dict[str, Any] = {"recall": mining.recall} if mining.recall else {}  # at 0 notes are as they were
+    recall = mining.candidates.recall
+    more: dict[str, Any] = {"recall": recall} if recall else {}  # at 0 notes stay as they were
     candidates = chain.find_candidates(
         source=source_of(config, ("train", "validation")),
         candidates=mining.candidates,

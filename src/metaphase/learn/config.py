@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic import ValidationInfo as Info
 
 from metaphase.base.errors import UsageError
@@ -184,7 +184,7 @@ class DenseSection:
     """Turned and mirrored views of a window over which the logits of each teacher are averaged."""
     mine_at: tuple[InnerShare, ...] = (0.35, 0.7)
     """Shares of a lesson after which its networks search all training images for what they wrongly take for
-    mitoses, to learn from it: teachers, and students that do not go on from a pair."""
+    mitoses, to learn from it: teachers, and students that do not continue from a pair."""
     collage: Share = 0.0
     """Share of the crops that are shown within tissue of fields; others are mirrored at their edge."""
     count_threshold: InnerShare = 0.4
@@ -253,15 +253,6 @@ class EvaluationSection:
 
 
 @settings
-class CandidateSection(CandidateConfig):
-    """Candidates of a run."""
-
-    recall: Annotated[float, Field(ge=0, lt=1)] = field(default=0.0, metadata=decides())
-    """Takes the lowest t, up to `threshold`, at which so large a share of the validation slides' mitoses has
-    a candidate within d; 0 takes `threshold`."""
-
-
-@settings
 class ExperimentSection:
     """What `metaphase experiments` compares."""
 
@@ -278,7 +269,7 @@ class RunConfig:
     cohort: CohortSection = CohortSection()
     simulate: SimulationConfig | None = None
     reference: ReferenceSection = ReferenceSection()
-    candidates: CandidateSection = CandidateSection()
+    candidates: CandidateConfig = CandidateConfig()
     labels: LabelConfig = LabelConfig()
     sets: SetConfig = SetConfig()
     training: LearningSection = LearningSection()
@@ -321,13 +312,7 @@ class RunConfig:
     def mining(self) -> MiningConfig:
         """How patches are made of slides."""
         sets = replace(self.sets, hard_sets=self.ensemble.networks)
-        return MiningConfig(
-            self.candidates,
-            self.labels,
-            sets,
-            standardise=self.cohort.standardise,
-            recall=self.candidates.recall,
-        )
+        return MiningConfig(self.candidates, self.labels, sets, standardise=self.cohort.standardise)
 
     def with_seed(self, seed: int) -> RunConfig:
         """The same run drawn anew: no set and no network shares a seed with another run. Slides stay."""

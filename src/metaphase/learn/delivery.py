@@ -168,7 +168,7 @@ def _colour(chain: DenseChain) -> tuple[float, float, float]:
 
 
 def _atypical(chain: DenseChain) -> AtypicalModel | None:
-    """The run's own network of atypical figures, or that of the pair it went on from; copied beside."""
+    """The run's own network of atypical figures, or that of the pair it started from; copied beside."""
     stated = chain.before[0].atypical if chain.pair else None
     if chain.dense.atypical_steps:
         source = chain.model(ATYPICAL)

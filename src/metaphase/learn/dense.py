@@ -63,7 +63,7 @@ IMAGES, MODEL = "images.csv", "model"
 FIRST, SECOND, ATYPICAL = "lite", "residual", "atypical"
 STUDENTS = f"{NETWORKS}/students"
 NEW, OLD, MEAN = "new", "start", "mean"
-"""Pairs that may be delivered: the one that learnt, the one that it went on from, their mean of weights."""
+"""Pairs that may be delivered: the new one, the one that it started from, the mean of their weights."""
 PUBLISHED = (".pth", ".pt")
 
 
@@ -140,7 +140,7 @@ class DenseChain(Chain):
 
     @property
     def left_out(self) -> list[LabelledImage]:
-        """Those that are searched: all others, or where a pair goes on learning those that choose."""
+        """Those that are searched: all others, or of a pair that continues those of validation."""
         splits = ("validation",) if self.pair and self.learns else ("validation", "test")
         return [image for image in self.images if image.split in splits]
 

@@ -20,12 +20,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import field
 from itertools import chain, groupby
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from metaphase.base.arrays import RGB, Floats, Integers
 from metaphase.base.errors import MetaphaseError, UsageError
@@ -142,6 +143,9 @@ class CandidateConfig:
     """t: only pixels whose mean of red, green and blue, from 0 to 1, is below this become candidates."""
     mpp: PositiveFloat = WORKING_MPP
     """Resolution at which minima are sought, in um/px; 0.5 is about three times as fast."""
+    recall: Annotated[float, Field(ge=0, lt=1)] = field(default=0.0, metadata=decides())
+    """Takes the lowest t, up to `threshold`, at which so large a share of the validation slides' mitoses has
+    a candidate within d; 0 takes `threshold`."""
     max_candidates: PositiveInt = field(default=5_000_000, metadata=decides())
     """A slide with more is refused: its memory and scoring time would be out of hand."""
     max_dark_share: PositiveShare = field(default=0.98, metadata=decides())

@@ -22,7 +22,7 @@ from metaphase.base.arrays import Floats
 from metaphase.base.files import write_bytes
 from metaphase.base.parallel import available_cores, ordered_map
 from metaphase.base.provenance import Ingredients
-from metaphase.base.settings import Share, settings
+from metaphase.base.settings import settings
 from metaphase.base.stages import Report, silent
 from metaphase.base.tables import read_table, write_table
 from metaphase.detections.table import MITOSIS
@@ -77,7 +77,7 @@ class TrainingSlide:
     tissue: TissueSource | None = None
     """Where its tissue comes from; without it, tissue is found by the settings of the chain."""
     repeat: int = 1
-    """How often each of its mitoses counts, where a small collection shall not drown in a large one."""
+    """How often each of its mitoses counts, so that a small collection has weight beside a large one."""
 
 
 # ---- what decides each step's result ----
@@ -170,9 +170,6 @@ class MiningConfig:
     """For slides that come without a tissue mask."""
     standardise: Standardise = ""
     """Method that brings all slides to one stain first, or none."""
-    recall: Share = 0.0
-    """Share of the validation slides' mitoses that candidates shall recall, at the lowest threshold up to
-    that of `candidates`; 0 takes that one."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ class Mining:
     @cached_property
     def threshold(self) -> float:
         """t: as configured, or the lowest that recalls enough of the validation slides' mitoses."""
-        highest, recall = self.config.candidates.threshold, self.config.recall
+        highest, recall = self.config.candidates.threshold, self.config.candidates.recall
         if not recall:
             return highest
         chosen = threshold_for_recall(self.darkness, recall)
@@ -230,7 +227,7 @@ class Mining:
     def candidates(self, source: TrainingSlide) -> pd.DataFrame:
         """Candidates of a slide at the threshold: those of a higher one, up to it."""
         found = self.found(source)
-        if not self.config.recall:
+        if not self.config.candidates.recall:
             return found
         return found[found["intensity"] < self.threshold].reset_index(drop=True)
 
@@ -341,7 +338,7 @@ class Mining:
     def _each(
         self, what: str, sources: Sequence[TrainingSlide], make: Callable[[TrainingSlide], Made]
     ) -> list[Made]:
-        """What is made of each slide, a few slides side by side."""
+        """The result for each slide, a few slides at a time."""
         at_once = _slides_at_once()
         results = ordered_map(make, sources, threads=at_once, ahead=at_once)
         return [next(results) for _ in self._in_turn(what, sources)]

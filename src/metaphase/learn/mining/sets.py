@@ -48,11 +48,6 @@ class LabelConfig:
                 next_step="give own_um of at most positive_um",
             )
 
-    @property
-    def reach_um(self) -> float:
-        """Radius around a point labelled `ignore`."""
-        return self.ignore_um or self.positive_um
-
 
 POSITIVE, NEGATIVE, IGNORED = 1, 0, -1
 FROM_CANDIDATE, FROM_REFERENCE = "candidate", "reference"
@@ -74,7 +69,8 @@ def label_candidates(
     distance_um = _nearest(positions, mitoses)[0] * slide.mpp
     near = distance_um <= config.positive_um
     label = np.where(near, POSITIVE if config.rule == "stated" else IGNORED, NEGATIVE).astype(np.int8)
-    label[(_nearest(positions, ignored)[0] * slide.mpp <= config.reach_um) & ~near] = IGNORED
+    reach_um = config.ignore_um or config.positive_um
+    label[(_nearest(positions, ignored)[0] * slide.mpp <= reach_um) & ~near] = IGNORED
     labelled = table.assign(label=label, distance_um=distance_um.astype(np.float32), source=FROM_CANDIDATE)
     if config.rule == "nearest":
         labelled = _with_own_patches(labelled, mitoses, config.own_um / slide.mpp)
