@@ -39,7 +39,16 @@ from metaphase.lab.pairing import (
     stated_facts,
 )
 from metaphase.lab.parts import Asked, Reporting, Step, StepProgress, asked_round, say_enough
-from metaphase.lab.running import Standing, alone, begin, go_on, last_words, page_content, standings, steps_of
+from metaphase.lab.running import (
+    Standing,
+    begin,
+    go_on,
+    hold_folder,
+    last_words,
+    page_content,
+    standings,
+    steps_of,
+)
 from metaphase.labels.observers.project import load_project, read_items
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.cases import read_mitoses
@@ -173,9 +182,12 @@ def test_the_folder_is_found_from_below_and_a_missing_one_told(
 def test_only_one_goes_on_at_a_time(tmp_path: Path) -> None:
     with held(tmp_path / ".running") as free:
         assert free
-        with pytest.raises(UsageError, match="another process is already working here"), alone(Lab(tmp_path)):
+        with (
+            pytest.raises(UsageError, match="another process is already working here"),
+            hold_folder(Lab(tmp_path)),
+        ):
             pass
-    with alone(Lab(tmp_path)):
+    with hold_folder(Lab(tmp_path)):
         pass
 
 

@@ -27,7 +27,7 @@ from metaphase.lab.paper import (
 from metaphase.lab.paper_parts import VALUES, _Parts, layer_rows
 from metaphase.labels.observers.project import Settings, load_project, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
-from metaphase.learn.calibration import standing
+from metaphase.learn.calibration import current_answers
 from metaphase.learn.comparison import PAPER_F1, summarise
 from metaphase.learn.config import read_run_config
 from metaphase.networks.architectures import build_detector
@@ -160,7 +160,7 @@ def test_answers_of_a_project_are_taken_once_and_again_when_they_change(tmp_path
         store.record_many([Entry("Anna", "a-2", "artefact")])
     _take_project(tmp_path / "mine", tmp_path / "out" / "round1")
     assert not (tmp_path / "out" / "round1" / "labels.csv").exists()
-    taken = [(one.observer, one.item, one.answer) for one in standing(tmp_path / "out" / "round1")]
+    taken = [(one.observer, one.item, one.answer) for one in current_answers(tmp_path / "out" / "round1")]
     assert sorted(taken) == [("Anna", "a-1", "mitosis"), ("Anna", "a-2", "artefact"), ("Ben", "a-1", "not")]
     assert load_project(tmp_path / "out" / "round1").settings.title == "brown"
 

@@ -21,12 +21,12 @@ from metaphase.learn.comparison import (
     easy_networks,
     experiments,
     f1_of,
+    label_students,
     laboratory_table,
     markdown,
     questions,
     summarise,
     tables_of,
-    unsoftened,
 )
 from metaphase.learn.config import members, read_run_config, students
 from metaphase.learn.experiments import Experiments
@@ -59,7 +59,7 @@ def test_the_papers_rows() -> None:
 
 def test_every_network_named_in_a_table_is_trained_once() -> None:
     trained = [
-        *members(PAPER), *baselines(PAPER), *students(PAPER), *unsoftened(PAPER), *easy_networks(PAPER),
+        *members(PAPER), *baselines(PAPER), *students(PAPER), *label_students(PAPER), *easy_networks(PAPER),
     ]  # fmt: skip
     names = [task.name for task in trained]
     assert len(names) == len(set(names)) == 10 + 6 + 3 + 2 + 2
@@ -77,10 +77,10 @@ def test_compared_networks_differ_in_one_thing() -> None:
         assert (single.seed, single.hard_set, single.gamma) == (basic.seed, basic.hard_set, basic.gamma)
         assert (single.augment, basic.augment) == (None, "RSEB")
     soft = {task.gamma: task for task in students(PAPER)}
-    for task in unsoftened(PAPER):
+    for task in label_students(PAPER):
         other = soft[task.gamma]
         assert (task.seed, task.hard_set, task.target, other.target) == (other.seed, 0, "label", "ensemble")
-    assert 1.0 not in {task.gamma for task in unsoftened(PAPER)}, "the members are of this width"
+    assert 1.0 not in {task.gamma for task in label_students(PAPER)}, "the members are of this width"
 
 
 def test_tables_show_what_is_there() -> None:

@@ -120,10 +120,10 @@ def next_(
     """
     from metaphase.lab.folder import find_lab
     from metaphase.lab.parts import say_enough
-    from metaphase.lab.running import alone, go_on
+    from metaphase.lab.running import go_on, hold_folder
 
     found = find_lab(context.obj, device)
-    with alone(found):
+    with hold_folder(found):
         while True:
             with progress.progress_bar() as bar:
                 asked = go_on(found, say=_tell_step, watch=_shower(bar))

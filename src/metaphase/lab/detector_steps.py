@@ -157,10 +157,10 @@ def try_model(lab: Lab, report: Report) -> Facts:
         manifest=lab.evaluation / "manifest.csv",
     )
     write_mitosis_report(result, lab.evaluation)
-    return facts | compared(lab, report)
+    return facts | compare_detectors(lab, report)
 
 
-def compared(lab: Lab, report: Report) -> Facts:
+def compare_detectors(lab: Lab, report: Report) -> Facts:
     """F1, recall and precision on the test slides with intervals, and seconds a mm2, of both detectors."""
     results = read_results(lab.detector)["networks"]
     slide = cohort_slides(lab.cases / "manifest.csv", "test")[0].slide

@@ -53,7 +53,7 @@ from metaphase.labels.building import BuildConfig
 from metaphase.labels.observers.project import load_project, read_items, write_project
 from metaphase.labels.observers.store import AnswerStore, Entry
 from metaphase.labels.phh3.networks import LearningConfig
-from metaphase.learn.calibration import answers_table, standing
+from metaphase.learn.calibration import answers_table, current_answers
 from metaphase.learn.chain import Chain
 from metaphase.learn.config import RunConfig, run_config
 from metaphase.learn.experiments import Experiments, run_and_write
@@ -207,7 +207,7 @@ def label_pairs(paper: Paper, report: Report, watch: Watch) -> States:
 
 def _take_project(source: Path, target: Path) -> None:
     """A labelling project with its answers, unless they are there."""
-    given = standing(source)
+    given = current_answers(source)
     if not given:
         raise UsageError(
             "nobody has answered anything there",
@@ -215,7 +215,7 @@ def _take_project(source: Path, target: Path) -> None:
             next_step="label it, or take answers in with metaphase label import",
         )
     if target.exists():
-        if answers_table(standing(target)).equals(answers_table(given)):
+        if answers_table(current_answers(target)).equals(answers_table(given)):
             return
         shutil.rmtree(target)
     write_project(target, read_items(source), load_project(source).settings)

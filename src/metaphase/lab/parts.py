@@ -35,7 +35,7 @@ from metaphase.labels.observers.project import (
 from metaphase.labels.phh3.candidates import Phh3Error
 from metaphase.labels.phh3.cases import read_candidates, read_classified
 from metaphase.labels.reviewing import load_review
-from metaphase.learn.calibration import DETECTIONS, answers_table, standing
+from metaphase.learn.calibration import DETECTIONS, answers_table, current_answers
 from metaphase.slides.opening import SlideSource
 
 PageKind = Literal["label", "review"]
@@ -149,12 +149,12 @@ def asked_round(lab: Lab, number: int) -> list[Asked]:
         return []
     what = ("object or artefact", "mitosis or not")[number - 1]
     curve = partial(round_curve, lab, number)
-    return [_asked(f"round {number}: {what}", folder, observers=lab.settings.rounds.agree, learnt=curve)]
+    return [_page_of(f"round {number}: {what}", folder, observers=lab.settings.rounds.agree, learnt=curve)]
 
 
 def round_curve(lab: Lab, number: int) -> LearningCurve | None:
     """The learning curve of a round's answers; of several observers, each item's first counts."""
-    given = reversed(standing(lab.round(number)))
+    given = reversed(current_answers(lab.round(number)))
     said = {each.item: each.answer for each in given if each.answer != UNSURE}
     items = read_items(lab.round(number))
     items = items[items["item"].isin(said)]
@@ -185,16 +185,16 @@ def asked_review(lab: Lab) -> list[Asked]:
     except MetaphaseError:
         return []
     items = list(review.table["item"])
-    return [_asked("review of the reference standard", lab.cases, "review", items=items)]
+    return [_page_of("review of the reference standard", lab.cases, "review", items=items)]
 
 
 def asked_calibration(lab: Lab) -> list[Asked]:
     """How far the calibration is."""
     folder = lab.calibration / DETECTIONS
-    return [_asked("calibration", folder)] if (folder / ITEMS).is_file() else []
+    return [_page_of("calibration", folder)] if (folder / ITEMS).is_file() else []
 
 
-def _asked(
+def _page_of(
     what: str,
     folder: Path,
     kind: PageKind = "label",
@@ -205,7 +205,7 @@ def _asked(
 ) -> Asked:
     """How far people are with the items of a project, or with some of them."""
     project = load_project(project_of(folder, kind))
-    given, note = standing(project.folder), project.folder / ENOUGH
+    given, note = current_answers(project.folder), project.folder / ENOUGH
     names = list(project.by_name) if items is None else items
     votes = Counter(each.item for each in given)
     unanswered = [name for name in names if votes[name] < observers]

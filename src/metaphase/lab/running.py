@@ -17,7 +17,7 @@ import pandas as pd
 from metaphase.base.errors import MetaphaseError, OutputError, ResultWarnings, UsageError
 from metaphase.base.files import held, write_text
 from metaphase.base.foreign import read_json
-from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent, stage_key
+from metaphase.base.stages import Report, StageState, kept_facts, run_stages, silent
 from metaphase.base.tables import as_text, read_manifest, read_table, write_manifest
 from metaphase.lab.detector_steps import DEFAULT, DELIVERED, detector_steps
 from metaphase.lab.folder import Lab, write_settings
@@ -91,7 +91,6 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
 
     `watch` is called with the progress of steps.
     """
-    seen: set[str] = set()
     while True:
         steps = steps_of(lab)
         number, _ = first_open(lab, steps)
@@ -103,19 +102,16 @@ def go_on(lab: Lab, *, say: Describe | None = None, watch: Watch | None = None) 
             if step.prepare is not None and step.prepare(report):
                 continue
             waiting = [page for page in step.pages if not page.enough]
-            if waiting:
-                lab.progress.unlink(missing_ok=True)
-                show(lab, steps)
-                return waiting[0]
-            stages = [each.stage for each in steps[: number + 1]]
-            if (key := stage_key(stages)) in seen:  # it would run for ever
-                check = "check that nothing else changes or removes the files of this folder"
-                raise OutputError(
-                    f"step {stages[-1].name} ran, but its result does not hold",
-                    next_step=f"{check}, and run it again",
-                )
-            seen.add(key)
-            done = run_stages(stages, lab.root, report=report)
+            if not waiting:
+                done = run_stages([each.stage for each in steps[: number + 1]], lab.root, report=report)
+        if waiting:
+            show(lab, steps)
+            return waiting[0]
+        if first_open(lab, steps)[0] == number:  # it would run for ever
+            raise OutputError(
+                f"step {step.name} ran, but its result does not hold",
+                next_step="check that nothing else changes the files of this folder, and run it again",
+            )
         if say is not None:
             say(done[-1], number + 1, len(steps))
 
@@ -150,7 +146,7 @@ def _working_on(lab: Lab, steps: Sequence[Step], number: int, watch: Watch | Non
 
 
 @contextmanager
-def alone(lab: Lab) -> Iterator[None]:
+def hold_folder(lab: Lab) -> Iterator[None]:
     """Hold the lock of a laboratory's folder."""
     with held(lab.lock) as free:
         if not free:

@@ -86,7 +86,7 @@ def draw_sample(
             next_step="search with a model whose card has that, such as the bundled one",
         )
     parts = [_known_detections(slide, number, counting) for number, slide in enumerate(slides)]
-    sample, drawn = _drawn(pd.concat([table for table, _ in parts], ignore_index=True), config)
+    sample, drawn = _draw(pd.concat([table for table, _ in parts], ignore_index=True), config)
     sample.attrs[DESIGN] = {
         "model": stated["model"],
         "searched_with": stated["searched_with"],
@@ -103,7 +103,7 @@ def draw_sample(
     return len(slides), len(asked)
 
 
-def _drawn(detections: pd.DataFrame, config: SampleConfig) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def _draw(detections: pd.DataFrame, config: SampleConfig) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """The detections with stratum, probability of being asked about and the item of those that are; and how
     many of each stratum are."""
     if detections.empty:
@@ -176,7 +176,11 @@ def fit_profile(
     folder, error = Path(folder), error or ObserverError()
     sample = read_table(folder / SAMPLE)
     design = sample.attrs[DESIGN]
-    given = answers_table(standing(folder / DETECTIONS)) if answers is None else _read_answers(Path(answers))
+    given = (
+        answers_table(current_answers(folder / DETECTIONS))
+        if answers is None
+        else _read_answers(Path(answers))
+    )
     sample["answer"] = consensus(sample, given, answers or folder)
     answered = sample[sample["answer"].notna()]
     if len(answered) < FEWEST_ANSWERS:
@@ -231,7 +235,7 @@ def _shapes(sample: pd.DataFrame, design: Mapping[str, Any], error: ObserverErro
     return shapes
 
 
-def standing(folder: Path) -> list[Given]:
+def current_answers(folder: Path) -> list[Given]:
     """The answers of a project; none where there is no project or nobody has begun."""
     project = load_project(folder)
     if not project.answers_path.exists():

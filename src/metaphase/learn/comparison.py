@@ -73,7 +73,7 @@ def easy_networks(config: RunConfig) -> list[Task]:
     ]
 
 
-def unsoftened(config: RunConfig) -> list[Task]:
+def label_students(config: RunConfig) -> list[Task]:
     """Students that learn from labels, where no CNN4 is of their width."""
     return [
         replace(task, name=f"label-{width_name(task.gamma)}", target="label")
@@ -101,7 +101,7 @@ def questions(config: RunConfig) -> list[Question]:
     rows = {row.number: row.networks for row in experiments(config)}
     easy, every = _names([cnn3(config), *easy_networks(config)]), _names(members(config))
     basic, coloured = config.experiments.recipes
-    plain = {task.gamma: (task.name,) for task in unsoftened(config)}
+    plain = {task.gamma: (task.name,) for task in label_students(config)}
     return [
         Question("stain augmentation", basic, coloured, rows[1], rows[2]),
         Question("all augmentation", basic, config.training.augment, rows[1], rows[3]),

@@ -246,7 +246,7 @@ class DenseChain(Chain):
         """A teacher that begins with published weights and learns the labels."""
         name, seed = f"teacher-{number}", protocol.seed + number
         torch.manual_seed(seed)
-        teacher = self._placed(Teacher(published_weights(weights.path)))
+        teacher = self._on_device(Teacher(published_weights(weights.path)))
         training = DenseTraining(
             {name: teacher},
             Views(self.windows(seed), protocol.view),
@@ -273,7 +273,7 @@ class DenseChain(Chain):
             with parsing(path, "damaged weights", next_step="remove it", error=ModelError):
                 networks[-1].load_state_dict(load_file(path))
         networks += [load_model(path)[0] for path in self.teaching_models]
-        return [self._placed(network).eval().requires_grad_(False) for network in networks]
+        return [self._on_device(network).eval().requires_grad_(False) for network in networks]
 
     @stage("students", "both networks of the pair", writes=(STUDENTS,), renew=True)
     def teach_students(
@@ -307,7 +307,7 @@ class DenseChain(Chain):
             teachers = self.teachers()
         at_mitoses = 0.0 if self.pair else trust
         training = DenseTraining(
-            {name: self._placed(network).requires_grad_(True) for name, network in students.items()},
+            {name: self._on_device(network).requires_grad_(True) for name, network in students.items()},
             Views(windows, protocol.view),
             Lesson(steps, protocol.learning_rate, trust, at_mitoses, mine_at, views),
             teachers,
@@ -369,9 +369,9 @@ class DenseChain(Chain):
         pair = self.candidate(name)
         if self.torch_device.type == "cpu" and find_spec("onnxruntime"):
             return [GraphNetwork(net.eval(), self.plain_card(each, each)) for each, net in pair.items()]
-        return [self._placed(network).eval() for network in pair.values()]
+        return [self._on_device(network).eval() for network in pair.values()]
 
-    def _placed(self, network: Any) -> Any:
+    def _on_device(self, network: Any) -> Any:
         """The network where it computes."""
         return network.to(self.torch_device, memory_format=torch.channels_last)
 
@@ -392,7 +392,7 @@ class DenseChain(Chain):
         """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
 
         def start() -> nn.Module:
-            network: nn.Module = self._placed(self.candidate(NEW)[FIRST])
+            network: nn.Module = self._on_device(self.candidate(NEW)[FIRST])
             return network.requires_grad_(True)
 
         def show(done: float) -> None:

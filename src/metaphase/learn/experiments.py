@@ -27,10 +27,10 @@ from metaphase.learn.comparison import (
     baselines,
     easy_networks,
     f1_panels,
+    label_students,
     markdown,
     summarise,
     tables_of,
-    unsoftened,
 )
 from metaphase.learn.config import CNN3, ENSEMBLE, EvaluationSection, Task, members, students
 from metaphase.learn.mining.sets import HARD
@@ -70,7 +70,7 @@ class Experiments:
         stages.append(self._test_stage(ENSEMBLE, tuple(task.name for task in every)))
         stages.append(soft_target_stage(self.chain))
         stages += self._train_and_test(students(config), "soft targets")
-        stages += self._train_and_test(unsoftened(config), HARD)
+        stages += self._train_and_test(label_students(config), HARD)
         return stages + self._train_and_test(easy_networks(config), "easy set")
 
     def _train_and_test(self, tasks: Sequence[Task], after: str) -> list[Stage]:
@@ -89,9 +89,9 @@ class Experiments:
 
     def measured_values(self, others: Sequence[Path] = ()) -> dict[str, Any]:
         """What every network tested so far came to, by name; `others` are workspaces of other seeds."""
-        values = _measured_in(self.chain.workspace)
+        values = _values_in(self.chain.workspace)
         for number, workspace in enumerate(others, start=1):
-            more = _measured_in(workspace)
+            more = _values_in(workspace)
             if not more:
                 raise UsageError(
                     "no network was tested there",
@@ -122,7 +122,7 @@ def test_network(
     }
 
 
-def _measured_in(workspace: Path) -> dict[str, Any]:
+def _values_in(workspace: Path) -> dict[str, Any]:
     advice = "remove it, and run the experiments again"
     paths = sorted((workspace / NETWORKS).glob("*.json"))
     return {path.stem: read_json(path, "holds no measured values", next_step=advice) for path in paths}

@@ -30,7 +30,7 @@ from metaphase.base.tables import (
 from metaphase.detections.table import ATYPICAL, IGNORE, LOOKALIKE, MITOSIS, common_label
 from metaphase.images.tissue.finding import TissueSource
 from metaphase.labels.observers.project import read_items
-from metaphase.learn.calibration import DETECTIONS, SAMPLE, answers_table, consensus, standing
+from metaphase.learn.calibration import DETECTIONS, SAMPLE, answers_table, consensus, current_answers
 from metaphase.learn.config import CohortSection, ReferenceSection
 from metaphase.learn.mining.mining import TrainingSlide
 from metaphase.networks.training.data import split_cases
@@ -177,7 +177,7 @@ def _reviewed_points(folder: Path) -> pd.DataFrame:
 
 def _calibrated_points(folder: Path) -> pd.DataFrame:
     items = read_items(folder / DETECTIONS)
-    answer = consensus(items, answers_table(standing(folder / DETECTIONS)), folder)
+    answer = consensus(items, answers_table(current_answers(folder / DETECTIONS)), folder)
     items = items.assign(
         slide=[str(Path(slide).resolve()) for slide in items["slide"]],
         label=np.where(answer == 1, MITOSIS, LOOKALIKE),
@@ -304,7 +304,6 @@ def read_reference(
         points = pd.concat([truth_of(row) for row in cohort.to_dict("records")], ignore_index=True)
     else:
         points = read_points(section.table, cohort["case"], all_registered=section.all_registered)
-    points = points[points["case"].isin(set(cohort["case"]))].reset_index(drop=True)
     if method == "paper":
         points = points.loc[points["label"] != LOOKALIKE, list(COLUMNS)].reset_index(drop=True)
     mitoses = points[points["label"] == MITOSIS].merge(cohort[["case", "split"]], on="case")

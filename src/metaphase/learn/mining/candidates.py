@@ -248,12 +248,10 @@ def _bands(slide: Slide, plan: TilePlan, mask: MaskGrid, tile_px: int, threads: 
     top = 0
     loaded = ordered_map(load, plan.tiles, threads=threads, ahead=2 * threads)
     for y, tiles in groupby(loaded, key=lambda item: item[0].core.y):
-        for start in range(top, y, tile_px):
-            yield np.full((min(tile_px, y - start), plan.width), EXCLUDED)
-        band = np.full((0, plan.width), EXCLUDED)
+        for _ in range(top, y, tile_px):
+            yield np.full((tile_px, plan.width), EXCLUDED)
+        band = np.full((min(tile_px, plan.height - y), plan.width), EXCLUDED)
         for tile, sums in tiles:
-            if not len(band):
-                band = np.full((tile.core.height, plan.width), EXCLUDED)
             band[:, tile.core.x : tile.core.right] = sums
-        top = y + len(band)
+        top = y + tile_px
         yield band
