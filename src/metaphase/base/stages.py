@@ -219,7 +219,6 @@ def run_stages(
         return tuple(states)
     for number in left:
         show(number, "running")
-        report(stages[number].about, 0, 1)
         try:
             show(number, "done", *work(number, report)())
         except MetaphaseError:
@@ -277,6 +276,7 @@ def _done(stage: Stage, account: Account, folder: Path, report: Report) -> tuple
     if stage.renew and why_again(begun, account):
         _remove(stage, folder)
     write_note(begun, account)
+    report(stage.about, 0, 1)
     started = time.perf_counter()
     try:
         facts = stage.work(report)

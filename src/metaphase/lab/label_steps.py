@@ -30,6 +30,7 @@ from metaphase.lab.parts import (
     inside,
     outcome,
     pairs_of,
+    round_curve,
 )
 from metaphase.labels.building import (
     BuildConfig,
@@ -81,8 +82,7 @@ def label_steps(lab: Lab) -> list[Step]:
 def skipped_rounds(lab: Lab) -> list[str]:
     """What of the PHH3 slides the bundled networks decide alone."""
     labelled = _labelled_rounds(lab)
-    alone = {"artefacts": lab.round(1) not in labelled, "mitoses": not labelled}
-    return [what for what, is_alone in alone.items() if is_alone]
+    return [*(["artefacts"] if lab.round(1) not in labelled else []), *([] if labelled else ["mitoses"])]
 
 
 def _asked_rounds(lab: Lab) -> list[int]:
@@ -182,8 +182,8 @@ def merge_round(which: tuple[Lab, int], report: Report, *, answers: pd.DataFrame
     facts: Facts = {"items": len(merged.labels), "labels": merged.labelled, "observers": observers}
     counts = merged.labels["label"].value_counts()
     facts |= {str(name): int(count) for name, count in counts.items() if name}
-    for asked in asked_round(lab, number):
-        facts |= {} if asked.curve is None else {"curve": str(asked.curve)}
+    if curve := round_curve(lab, number):
+        facts["curve"] = str(curve)
     if observers > 1:
         kappa, low, high = merged.fleiss
         facts["Fleiss' kappa"] = f"{kappa:.2f} [{low:.2f}, {high:.2f}]"
@@ -216,32 +216,24 @@ def teach_phh3(
     """
     lab, name = network
     rounds, bundled = _labelled_rounds(lab), PHH3_NETWORKS[name]
+    model = lab.network(name) / f"{name}.safetensors"
+    facts: Facts = {"bundled": bundled}
     if learning is None or not rounds:
-        model = lab.network(name) / f"{name}.safetensors"
         for suffix in (".safetensors", ".json"):
             source = named_model(bundled).with_suffix(suffix)
             write_bytes(model.with_suffix(suffix), source.read_bytes())
-        return _classify(lab, name, model, {"bundled": bundled}, report)
-    rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
-    result = train_classifier(
-        name,
-        rows,
-        lab.network(name),
-        learning,
-        start=bundled if lab.settings.bundled_phh3 else "",
-        device=lab.device,
-        report=report,
-    )
-    return _classify(lab, name, result.model, {"F1 on validation patients": round(result.best, 3)}, report)
-
-
-def _classify(lab: Lab, name: str, model: Path, facts: Facts, report: Report) -> Facts:
-    classifier = load_classifier(name, model, lab.device)
+    else:
+        rows = cnn1_rows(lab.round(1)) if name == "cnn1" else cnn2_rows(rounds[0], also=rounds[1:])
+        begin = bundled if lab.settings.bundled_phh3 else ""
+        result = train_classifier(
+            name, rows, model.parent, learning, start=begin, device=lab.device, report=report
+        )
+        facts = {"F1 on validation patients": round(result.best, 3)}
+    classifiers = [load_classifier(name, model, lab.device)]
     watch = Reporting(f"{name} classifies", report)
-    batch = classify_cohort(lab.manifest, lab.cases, [classifier], watch=watch)
+    batch = classify_cohort(lab.manifest, lab.cases, classifiers, watch=watch)
     what = CALLED[name]
-    found = sum(case.counts.get(what, 0) for case in batch.results.values())
-    return outcome(batch, facts | {what: found})
+    return outcome(batch, facts | {what: sum(case.counts.get(what, 0) for case in batch.results.values())})
 
 
 # ---- the reference standard ----
