@@ -20,12 +20,12 @@ from metaphase.analysis.tasks import TASKS
 from metaphase.base.arrays import RGB
 from metaphase.base.settings import read_toml
 from metaphase.base.stages import kept_facts, note_of
-from metaphase.base.tables import phh3_mpp, read_manifest, read_table, stated_number
+from metaphase.base.tables import read_manifest, read_table
 from metaphase.evaluation.observers import DETECTION, majority, read_answers, read_observers
 from metaphase.images.stain.deconvolution import combine, separate, to_uint8
 from metaphase.images.stain.gallery import gallery
 from metaphase.lab.paper import FIELDS, SLIDES, Elsewhere, Paper, outside_manifest
-from metaphase.lab.parts import FAILED
+from metaphase.lab.parts import FAILED, pairs_of
 from metaphase.learn.chain import Chain
 from metaphase.learn.comparison import Summary, f1_panels, main_table
 from metaphase.learn.config import CNN3
@@ -145,9 +145,9 @@ class _Parts:
     def pairs(self) -> Any:
         """Figure 1."""
         rows = _spread(self.accepted.sort_values(["probability", "case"]), PAIRS_SHOWN)
-        slides = self.manifest.set_index("case")
-        he = [_patch(slides, "he", row["case"], row["x"], row["y"]) for row in rows]
-        phh3 = [_patch(slides, "phh3", row["case"], row["x_phh3"], row["y_phh3"]) for row in rows]
+        slides = {pair.case: pair for pair in pairs_of(self.paper.lab)}
+        he = [_patch(slides[row["case"]].he, row["x"], row["y"]) for row in rows]
+        phh3 = [_patch(slides[row["case"]].phh3, row["x_phh3"], row["y_phh3"]) for row in rows]
         return grid_figure([he, phh3], ["H&E", "PHH3"]) if rows else None
 
     def tiles(self) -> dict[str, list[RGB]]:
@@ -208,10 +208,10 @@ class _Parts:
         found, fields = self.elsewhere.detections, self.outside[FIELDS]
         if found is None or fields is None:
             return [], "There are no detections to judge."
-        slides = fields.set_index("case")
+        slides = {slide.name: slide.slide for slide in map(cohort_slide, fields.to_dict("records"))}
         most = found.sort_values("probability", ascending=False, kind="stable").head(MOST_JUDGED)
         shown = [
-            (_patch(slides, "he", row["slide"], row["x"], row["y"]), row["true"], f"{row['probability']:.3f}")
+            (_patch(slides[row["slide"]], row["x"], row["y"]), row["true"], f"{row['probability']:.3f}")
             for row in most.to_dict("records")
         ]
         text = (
@@ -311,10 +311,8 @@ def _spread(table: pd.DataFrame, most: int) -> list[dict[Any, Any]]:
     return table.iloc[np.linspace(0, len(table) - 1, min(most, len(table))).astype(int)].to_dict("records")
 
 
-def _patch(slides: pd.DataFrame, column: str, case: str, x: float, y: float) -> RGB:
-    row: dict[Any, Any] = slides.loc[case].to_dict()
-    mpp = phh3_mpp(row) if column == "phh3" else stated_number(row, "mpp")
-    with SlideSource(Path(row[column]), mpp).open() as slide:
+def _patch(source: SlideSource, x: float, y: float) -> RGB:
+    with source.open() as slide:
         return cut_square(slide, x, y, PATCH_PX, PATCH_MPP)
 
 
