@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,15 @@ class CountedCase:
     """Where they count, as results say."""
 
 
+def tables_in(paths: Iterable[Path]) -> list[Path]:
+    """All files of detections that these paths name."""
+    return [table for path in paths for table in detection_files(path, every=True)]
+
+
 def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoint:
     """The operating point to count at: that of a card which is given, else that which results of `metaphase
     detect` carry, else the paper's floor. Tables that say what was counted, and not where, are refused."""
-    tables = [table for path in files for table in detection_files(path, every=True)]
+    tables = tables_in(files)
     if card is not None:
         point, whole = load_points(card).count, all(table.name == CANDIDATES for table in tables)
         source = f"of {card.name}: {point.source}".rstrip(": ")
@@ -86,7 +91,7 @@ def count_point(files: Sequence[Path], card: Path | None = None) -> OperatingPoi
 def site_for(site: str | Path | SiteProfile, files: Sequence[Path]) -> SiteProfile:
     """A laboratory's profile, refused where the tables were not made as those it was learned on."""
     profile = site if isinstance(site, SiteProfile) else load_profile(site)
-    for table in (table for file in files for table in detection_files(file, every=True)):
+    for table in tables_in(files):
         stated = read_statement(table) or {}
         profile.refuse_other(str(stated.get("model", "nobody knows")), stated.get("searched_with", {}), table)
     return profile
@@ -94,10 +99,9 @@ def site_for(site: str | Path | SiteProfile, files: Sequence[Path]) -> SiteProfi
 
 def sites_beside(files: Sequence[Path]) -> dict[str, SiteProfile]:
     """The profiles by which slides were counted whose results are given, by slide."""
-    tables = (table for path in files for table in detection_files(path, every=True))
     return {
         summary_beside(table)["name"]: load_profile(table.parent / SITE)
-        for table in tables
+        for table in tables_in(files)
         if table.name == CANDIDATES and is_file(table.parent / SITE)
     }
 
@@ -143,7 +147,7 @@ def stated_counts(
     """The table of counts; one at a single operating point carries it, with the cases it was tuned on. All
     carry how the detections in `files` were searched for."""
     table = counts_table(counts)
-    table.attrs[SEARCH] = read_search([file for path in files for file in detection_files(path, every=True)])
+    table.attrs[SEARCH] = read_search(tables_in(files))
     if len(points) == 1:
         table.attrs[OPERATING_POINTS] = {"model": "", "count": plain_point(points[0])}
     return table
@@ -164,7 +168,7 @@ def read_cases(
     if cohort is None and mpp is None and slide is not None:
         with SlideSource(slide).open() as opened:
             mpp = opened.mpp
-    files = [file for path in detections for file in detection_files(path, every=True)]
+    files = tables_in(detections)
     summaries = {file: summary_beside(file) for file in files}
     results = {file: one for file, one in summaries.items() if "name" in one and "mpp" in one}
     stated = {float(result["mpp"]) for result in results.values()}

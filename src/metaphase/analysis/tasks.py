@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metaphase.analysis.scoring import proliferation_at, read_cases
+from metaphase.analysis.scoring import proliferation_at, read_cases, tables_in
 from metaphase.base.arrays import Integers, Mask
 from metaphase.base.errors import ResultWarning
 from metaphase.base.files import write_text
 from metaphase.base.tables import TableError, case_folder, flat_case, named, write_manifest, write_table
 from metaphase.counting.specimen import grade_of
-from metaphase.detections.files import detection_files, read_detections
+from metaphase.detections.files import read_detections
 from metaphase.detections.table import SUMMARY
 from metaphase.evaluation.comparison import load_truth
 from metaphase.evaluation.grades import evaluate_scores
@@ -133,8 +133,7 @@ def _of_slides(slides: pd.DataFrame, found: Path, folder: Path, last: int) -> di
     results = [case_folder(found, flat_case(case)) for case in slides["case"]]
     cases = read_cases(results, manifest=manifest)
     table = proliferation_at(cases, GRID[max(case.kept_from for case in cases) <= GRID].tolist())
-    files = [file for path in results for file in detection_files(path, every=True)]
-    table.attrs[SEARCH] = read_search(files)
+    table.attrs[SEARCH] = read_search(tables_in(results))
     write_table(counts, table)
     point = tune_count(manifest, counts, card, split="train")
     wide = table.pivot(index="case", columns="threshold", values="proliferation")

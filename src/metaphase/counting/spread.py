@@ -44,7 +44,7 @@ def cells_of(slide: Specimen) -> CellGrid:
     if tissue is not None:
         size = max(1, round(cell_um / tissue.mpp))
         x, y, step_px, step_um = tissue.x, tissue.y, size * tissue.scale, size * tissue.mpp
-        tissue_mm2 = _block_sums(tissue.mask.astype(np.float64), size) * tissue.mpp**2 / 1e6
+        tissue_mm2 = block_sums(tissue.mask.astype(np.float64), size) * tissue.mpp**2 / 1e6
     else:
         step_px, step_um, reach_px = cell_um / slide.mpp, cell_um, 2 * slide.config.radius_um / slide.mpp
         around = points if len(points) else np.zeros((1, 2))
@@ -59,7 +59,7 @@ def cells_of(slide: Specimen) -> CellGrid:
     return CellGrid(mitoses, tissue_mm2, x, y, step_px, step_um, tissue is not None)
 
 
-def _block_sums(values: Floats, size: int) -> Floats:
+def block_sums(values: Floats, size: int) -> Floats:
     """Sums over blocks of `size` x `size`, the last ones filled up with 0."""
     rows, columns = (-(-side // size) * size for side in values.shape)
     padded = np.zeros((rows, columns))
@@ -149,7 +149,7 @@ def heterogeneity(slide: Specimen, hotspot: Hotspot) -> dict[str, float]:
         return measures | dict.fromkeys(unknown, math.nan)
     cells = cells_of(slide)
     size = max(1, round(FIELD_UM / cells.step_um))
-    mitoses, tissue_mm2 = (_block_sums(part, size).ravel() for part in (cells.mitoses, cells.tissue_mm2))
+    mitoses, tissue_mm2 = (block_sums(part, size).ravel() for part in (cells.mitoses, cells.tissue_mm2))
     enough = tissue_mm2 >= LEAST_FIELD * (size * cells.step_um / 1000) ** 2
     return measures | {
         "gini": gini(mitoses[enough], tissue_mm2[enough]),

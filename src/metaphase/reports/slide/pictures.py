@@ -13,7 +13,7 @@ import shapely
 
 from metaphase.base.arrays import RGB, Box, Floats, Floats32, Integers
 from metaphase.counting.clinical import slide_density
-from metaphase.counting.spread import DensityMap
+from metaphase.counting.spread import DensityMap, block_sums
 from metaphase.images.tissue.finding import TissueMask
 from metaphase.reports.pages import Circle, Frame, data_uri, dots_path, encode_png, jpeg_uris, scale_bar
 from metaphase.reports.record import SlideRecord
@@ -131,13 +131,11 @@ def heat_colours(share: Floats32) -> RGB:
 
 def coarse_tissue(tissue: TissueMask) -> TissueMask:
     """The mask as coarse as outlines show it."""
-    rows, columns = tissue.mask.shape
-    factor = max(1, -(-max(rows, columns) // OUTLINE_MASK_PX))
+    factor = max(1, -(-max(tissue.mask.shape) // OUTLINE_MASK_PX))
     if factor == 1:
         return tissue
-    padded = np.pad(tissue.mask, ((0, -rows % factor), (0, -columns % factor)))
-    blocks = padded.reshape(padded.shape[0] // factor, factor, -1, factor).mean(axis=(1, 3))
-    return TissueMask(blocks >= 0.5, tissue.mpp * factor, tissue.x, tissue.y, tissue.scale * factor)
+    is_tissue = block_sums(tissue.mask.astype(float), factor) >= 0.5 * factor**2
+    return TissueMask(is_tissue, tissue.mpp * factor, tissue.x, tissue.y, tissue.scale * factor)
 
 
 # ---- the hotspot large enough to recognise architecture ----
