@@ -117,7 +117,7 @@ class SiteKnowledge:
 
 
 def in_circle(slide: Specimen, hotspot: Hotspot) -> Mask:
-    """Which detections count to the circle: on a small slide all of them."""
+    """Which detections lie in the circle; on a small slide, all of them."""
     if slide.is_small:
         return np.ones(len(slide.positions), bool)
     return hotspot.holds(slide.positions)

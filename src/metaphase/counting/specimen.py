@@ -226,7 +226,7 @@ def specimen(
     config: CountConfig,
     scope: Scope = ANYWHERE,
 ) -> Specimen:
-    """Check what the user gave. Exact copies of a detection count once; an empty tissue mask says nothing.
+    """Check the input of a count. Exact copies of a detection count once; an empty tissue mask is as none.
 
     A table with the columns of a review says what people answered, too. What lies outside the regions of a
     `scope` is left out, detections and tissue alike.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROWS = "index.js"
 ASSIGNED, BEFORE, AFTER = "const SLIDES = ", ', "rows": [\n', "\n]};\n"
-"""Around them: a script may be loaded where a page that is a file may fetch nothing."""
+"""Around the rows: a local page may load a script, but not fetch a file."""
 PAGE_ROWS = 50
 NAMED_AT_MOST = 20
 """Slides of a warning, failed ones and those that are listed apart, that the page itself names."""
@@ -130,7 +130,7 @@ def _score_in_words(count: SlideCount) -> str:
 
 
 def write_rows(path: Path, made: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Write rows as the page reads them, one a line, after what is said about all of them."""
+    """Write rows as the page reads them, one a line, behind the facts about all of them."""
     columns = list(rows[0]) if rows else []
     lines = ",\n".join(json.dumps([row[name] for name in columns], allow_nan=False) for row in rows)
     head = json.dumps({**made, "columns": columns, "checksum": fingerprint_of(lines)}, allow_nan=False)
@@ -138,7 +138,7 @@ def write_rows(path: Path, made: Mapping[str, Any], rows: Sequence[Row]) -> None
 
 
 def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What `write_rows` wrote; nothing where it is not as it was written."""
+    """Facts and rows that `write_rows` wrote; empty where the file is missing or was changed."""
     try:
         head, _, lines = path.read_text(encoding="utf-8").removeprefix(ASSIGNED).partition(BEFORE)
         made, lines = json.loads(f"{head}}}"), lines.removesuffix(AFTER)

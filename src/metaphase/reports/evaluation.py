@@ -275,10 +275,10 @@ def _shares(result: SourcesResult) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _finders(found: Sequence[str], result: SourcesResult) -> str:
-    if len(found) == len(result.sources):
-        return "both" if len(found) == 2 else "all"
-    return f"{found[0]} alone" if len(found) == 1 else " and ".join(found) or "none"
+def _finders(names: Sequence[str], result: SourcesResult) -> str:
+    if len(names) == len(result.sources):
+        return "both" if len(names) == 2 else "all"
+    return f"{names[0]} alone" if len(names) == 1 else " and ".join(names) or "none"
 
 
 def _galleries(result: SourcesResult) -> list[Gallery]:

@@ -37,7 +37,7 @@ def write_run_page(
     examples: Sequence[Examples],
     **content: Any,
 ) -> Path:
-    """Write what a run made so far as one HTML file that opens offline; parts it has not reached are empty.
+    """Write the state of a run as one HTML file that opens offline; parts it has not reached are empty.
 
     `histories` say what happened epoch by epoch, by network; `content` is `name`, `headline` and `tables`.
     """
