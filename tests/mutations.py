@@ -99,7 +99,7 @@ labels/registration/transform.py
 labels/registration/correlation.py
 - > exclusion_px**2
 + < exclusion_px**2
-labels/registration/pair.py
+labels/registration/evidence.py
 - return self.p_value <= FAILED_P and
 + return
 detections/formats/qupath.py

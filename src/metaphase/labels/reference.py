@@ -116,8 +116,8 @@ def decide(placed: pd.DataFrame, he_mpp: float, config: ReferenceConfig | None =
     config = config or ReferenceConfig()
     visible = (placed["contrast"] >= config.min_contrast).to_numpy()
     bad, causes, reasons = zip(*_objections(placed, visible, config), strict=True)
-    cause = np.select(bad, [np.full(len(placed), one, object) for one in causes], "")
-    reason = np.select(bad, [np.broadcast_to(np.asarray(one, object), len(placed)) for one in reasons], "")
+    cause = np.select(bad, [np.full(len(placed), text, object) for text in causes], "")
+    reason = np.select(bad, [np.broadcast_to(np.asarray(text, object), len(placed)) for text in reasons], "")
     apart_um = 0.0 if config.keep == "all" else config.min_distance_um
     for row, other in _doubles(placed, cause == "", apart_um / he_mpp):
         cause[row], reason[row] = "double", f"the same figure as {placed['candidate'].iloc[other]}"
@@ -137,7 +137,7 @@ def _objections(placed: pd.DataFrame, visible: Mask, config: ReferenceConfig) ->
         found.append((doubtful, "doubtful", "the registration of the pair is doubtful"))
     for cause, least in (("probability", config.min_probability), ("confidence", config.min_confidence)):
         values = placed[cause]
-        found.append((values < least, cause, [f"{cause} {one:.2f} is below {least:g}" for one in values]))
+        found.append((values < least, cause, [f"{cause} {value:.2f} is below {least:g}" for value in values]))
     if config.require_visible:
         found.append((~visible, "invisible", "H&E shows nothing dark here"))
     return found
@@ -247,15 +247,14 @@ def measure_contrast(slide: Slide, points: npt.ArrayLike, config: VisibilityConf
     positions = np.asarray(points, np.float64).reshape(-1, 2)
     inside = ((positions >= 0) & (positions < (slide.width, slide.height))).all(axis=1)
 
-    def measured(position: Points) -> float:
-        return contrast(
-            cut_square(slide, float(position[0]), float(position[1]), config.side_px, config.mpp), config
-        )
+    def measure(position: Points) -> float:
+        x, y = position.tolist()
+        return contrast(cut_square(slide, x, y, config.side_px, config.mpp), config)
 
-    found = np.full(len(positions), np.nan)
+    contrasts = np.full(len(positions), np.nan)
     threads = available_cores()
-    found[inside] = list(ordered_map(measured, positions[inside], threads=threads, ahead=2 * threads))
-    return found
+    contrasts[inside] = list(ordered_map(measure, positions[inside], threads=threads, ahead=2 * threads))
+    return contrasts
 
 
 def _disc(radius_px: float) -> Floats32:
@@ -296,11 +295,14 @@ def place_points(
     """
     registered = register_pair(he, phh3, registration)
     found = register_points(registered, points.table[["x", "y"]].to_numpy())
-    positions = _positions(registered, found)
-    verdict = registered.verdict
-    problem = found["reason"].astype(object)
+    guess = registered.transform.phh3_to_he(found[["x_phh3", "y_phh3"]].to_numpy())
+    guess[((guess < 0) | (guess >= (he.width, he.height))).any(axis=1)] = np.nan
+    verdict, problem = registered.verdict, found["reason"].astype(object)
     if verdict.status == FAILED:
+        guess[:] = np.nan
         problem[:] = f"the registration failed: {'; '.join(verdict.reasons)}"
+    rejected = (found["method"] == REJECTED).to_numpy()
+    positions = np.where(rejected[:, None], guess, found[["x_he", "y_he"]].to_numpy(float))
     table = found.assign(
         case=case,
         x=positions[:, 0],
@@ -312,19 +314,6 @@ def place_points(
         problem=problem,
     )
     return PlacedPoints(table[[*PLACED_COLUMNS, "problem"]], registered, found)
-
-
-def _positions(registered: Registration, found: pd.DataFrame) -> Floats:
-    """H&E level-0 pixels (n, 2); NaN where not even a guess can be made."""
-    positions = found[["x_he", "y_he"]].to_numpy(np.float64).copy()
-    rejected = (found["method"] == REJECTED).to_numpy()
-    if registered.verdict.status == FAILED or not rejected.any():
-        return positions
-    guess = registered.transform.phh3_to_he(found[["x_phh3", "y_phh3"]].to_numpy())
-    he = registered.pair.he.slide
-    inside = ((guess >= 0) & (guess < (he.width, he.height))).all(axis=1)
-    positions[rejected & inside] = guess[rejected & inside]
-    return positions
 
 
 # ---- people overrule the decision ----

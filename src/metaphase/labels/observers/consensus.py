@@ -177,16 +177,15 @@ def _pooled(project: Project, sheet: pd.DataFrame, full: Truths) -> Pooled:
 
 def answer_sheet(project: Project, given: Sequence[Given]) -> pd.DataFrame:
     """Answers by item, in the project's order, and observer, by name; empty text where there is none."""
-    frame = pd.DataFrame(
-        [(one.item, one.observer, one.answer) for one in given], columns=["item", "observer", "answer"]
-    )
+    rows = [(answer.item, answer.observer, answer.answer) for answer in given]
+    frame = pd.DataFrame(rows, columns=["item", "observer", "answer"])
     sheet = frame.pivot(index="item", columns="observer", values="answer").rename_axis(columns=None)
     return sheet.reindex(pd.Index(project.by_name, name="item")).astype(object).fillna("")
 
 
 def divided_items(given: Sequence[Given]) -> set[str]:
     """Items that were answered differently."""
-    answers = {(one.item, one.answer) for one in given}
+    answers = {(answer.item, answer.answer) for answer in given}
     return {item for item, count in Counter(item for item, _ in answers).items() if count > 1}
 
 
@@ -219,7 +218,9 @@ def _disagreements(project: Project, sheet: pd.DataFrame, votes: Integers) -> pd
 
 
 def _speeds(given: Sequence[Given], changes: dict[str, int]) -> pd.DataFrame:
-    frame = pd.DataFrame([(one.observer, one.seconds) for one in given], columns=["observer", "seconds"])
+    frame = pd.DataFrame(
+        [(answer.observer, answer.seconds) for answer in given], columns=["observer", "seconds"]
+    )
     seconds = frame.groupby("observer")["seconds"]
     table = seconds.agg(answers="size", seconds="median", minutes="sum").reset_index()
     table["minutes"] /= 60

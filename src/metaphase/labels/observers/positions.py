@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
 import shapely
 
-from metaphase.base.arrays import Floats
 from metaphase.base.errors import UsageError
 from metaphase.base.foreign import described
 from metaphase.base.later import pandas as pd
@@ -327,6 +325,7 @@ def reviewed_detections(
         figure.given.pop(one.observer, None)
         figure.given[one.observer] = one
     kept = [one for one in figures if not (np.isnan(one.probability) and one.verdict != MITOSIS)]
+    within = scope.holds(np.array([one.position for one in figures]).reshape(-1, 2))
     rows = []
     for figure in kept:
         verdict, machine = figure.verdict, figure.probability
@@ -338,15 +337,8 @@ def reviewed_detections(
     table.insert(0, "slide", slide)
     return Reviewed(
         table.astype(dict.fromkeys(("x", "y", "probability", MACHINE), float)),
-        _shares(_within(figures, scope), threshold),
+        _shares([one for one, inside in zip(figures, within, strict=True) if inside], threshold),
     )
-
-
-def _within(figures: Sequence[_Votes], scope: Scope) -> Sequence[_Votes]:
-    if not scope.regions or not figures:
-        return figures
-    held = scope.holds(np.array([one.position for one in figures]))
-    return [one for one, inside in zip(figures, held, strict=True) if inside]
 
 
 def _placed(
@@ -358,36 +350,32 @@ def _placed(
     positions = np.array([(one.x, one.y) for one in figures]).reshape(-1, 2)
     for one in sorted(loose, key=lambda one: one.answer in (NOT, UNSURE)):
         position = position_of(one.item)
-        found = None if position is None else _nearest(positions, position, radius_px)
-        if position is not None and found is None and one.answer not in (NOT, UNSURE):
-            found = len(figures)
-            figures.append(_Votes(*position, float("nan")))
+        if position is None:
+            continue
+        distance = np.linalg.norm(positions - position, axis=1)
+        if distance.min(initial=np.inf) <= radius_px:
+            names[one.item] = figures[int(distance.argmin())]
+        elif one.answer not in (NOT, UNSURE):
+            names[one.item] = _Votes(*position, float("nan"))
+            figures.append(names[one.item])
             positions = np.vstack([positions, position])
-        if found is not None:
-            names[one.item] = figures[found]
     return [(one, names[one.item]) for one in given if one.item in names]
 
 
-def _nearest(positions: Floats, position: tuple[float, float], radius_px: float) -> int | None:
-    if not len(positions):
-        return None
-    distance, index = scipy.spatial.cKDTree(positions).query(position)
-    return int(index) if distance <= radius_px else None
-
-
 def _shares(figures: Sequence[_Votes], threshold: float) -> tuple[Share, ...]:
-    observers = sorted({name for one in figures for name in one.given})
-    counted = [one for one in figures if one.probability >= threshold]
-    below = [one for one in figures if one.probability < threshold]
-    added = [one for one in figures if np.isnan(one.probability)]
+    rows = [
+        (name, figure.probability, given.answer) for figure in figures for name, given in figure.given.items()
+    ]
+    votes = pd.DataFrame(rows, columns=["observer", "probability", "answer"])
+    votes["counted"] = votes["probability"] >= threshold
     return tuple(
         Share(
             name,
-            counted=sum(name in one.given for one in counted),
-            of=len(counted),
-            below=sum(name in one.given for one in below),
-            added=sum(name in one.given and one.given[name].answer not in (NOT, UNSURE) for one in added),
-            rejected=sum(name in one.given and one.given[name].answer == NOT for one in counted),
+            counted=int(own["counted"].sum()),
+            of=sum(figure.probability >= threshold for figure in figures),
+            below=int((own["probability"] < threshold).sum()),
+            added=int((own["probability"].isna() & ~own["answer"].isin((NOT, UNSURE))).sum()),
+            rejected=int((own["counted"] & (own["answer"] == NOT)).sum()),
         )
-        for name in observers
+        for name, own in votes.groupby("observer")
     )

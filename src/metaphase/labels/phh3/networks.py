@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def cnn2_rows(project: Path, artefacts: Sequence[Path] = (), also: Sequence[Path
     The artefacts labelled in the projects `artefacts` (those of CNN1) are further negatives, as in the paper.
     Of the projects `also`, all labels are taken.
     """
-    rows = pd.concat([read_labels(one) for one in (project, *also)], ignore_index=True)
+    rows = pd.concat([read_labels(folder) for folder in (project, *also)], ignore_index=True)
     for other in artefacts:
         labels = read_labels(other)
         rows = pd.concat([rows, labels[labels["label"] == ARTEFACT]], ignore_index=True)
@@ -275,8 +276,8 @@ def classify_case(
     table = read_candidates(folder)
     answers = _kept(folder, table)
     candidates = FileContent(folder / CANDIDATES)
-    keys = {one.name: CandidatesClassified(source, candidates, one).key for one in classifiers}
-    due = [one for one in classifiers if answers.keys.get(one.name) != keys[one.name]]
+    keys = {network.name: CandidatesClassified(source, candidates, network).key for network in classifiers}
+    due = [network for network in classifiers if answers.keys.get(network.name) != keys[network.name]]
     if not due:
         return answers, False
     with source.open() as slide:
@@ -285,7 +286,7 @@ def classify_case(
         answers,
         table=answers.table.assign(**columns),
         keys=answers.keys | keys,
-        decisions=answers.decisions | {one.name: one.decision for one in due},
+        decisions=answers.decisions | {network.name: network.decision for network in due},
     )
     write_classified(folder, case, answers)
     return answers, True
@@ -295,38 +296,34 @@ def classify_candidates(
     slide: Slide, table: pd.DataFrame, classifiers: Sequence[Classifier], progress: Progress | None = None
 ) -> dict[str, Floats32]:
     """Probabilities of each candidate by each network's name."""
-    if len({(one.card.patch_px, one.card.mpp) for one in classifiers}) > 1:
+    if len({(network.card.patch_px, network.card.mpp) for network in classifiers}) > 1:
         raise Phh3Error("CNN1 and CNN2 want different patches", next_step="train both at one resolution")
-    columns = {one.name: np.zeros(len(table), np.float32) for one in classifiers}
+    columns = {network.name: np.zeros(len(table), np.float32) for network in classifiers}
     card = classifiers[0].card
     points = table[["x", "y"]].to_numpy(float)
     done = 0
     for rows, patches in batched(
         cut_squares(slide, points, card.patch_px, card.mpp, block_px=BLOCK_PX), BATCH
     ):
-        for one in classifiers:
-            columns[one.name][rows] = one(patches)
+        for network in classifiers:
+            columns[network.name][rows] = network(patches)
         done += len(rows)
         if progress is not None:
             progress(done, len(table))
     return columns
 
 
-def batched(groups: Iterator[tuple[Integers, RGB]], size: int) -> Iterator[tuple[Integers, RGB]]:
+def batched(groups: Iterable[tuple[Integers, RGB]], size: int) -> Iterator[tuple[Integers, RGB]]:
     """Gather small groups into batches of about `size`, and cut large ones."""
-    rows: list[Integers] = []
-    patches: list[RGB] = []
-    waiting = 0
-    for numbers, pixels in groups:
-        rows, patches = [*rows, numbers], [*patches, pixels]
-        waiting += len(numbers)
-        if waiting >= size:
-            whole, squares = np.concatenate(rows), np.concatenate(patches)
-            for start in range(0, waiting, size):
-                yield whole[start : start + size], squares[start : start + size]
-            rows, patches, waiting = [], [], 0
-    if waiting:
-        yield np.concatenate(rows), np.concatenate(patches)
+    waiting: list[tuple[Integers, RGB]] = []
+    for group in chain(groups, [None]):
+        if group is not None:
+            waiting.append(group)
+        if waiting and (group is None or sum(len(rows) for rows, _ in waiting) >= size):
+            rows, patches = (np.concatenate(parts) for parts in zip(*waiting, strict=True))
+            for start in range(0, len(rows), size):
+                yield rows[start : start + size], patches[start : start + size]
+            waiting = []
 
 
 def _kept(folder: Path, table: pd.DataFrame) -> Classified:

@@ -94,7 +94,7 @@ def correlate_masked(fixed: Image, moving: Image, mask: Image, min_overlap: floa
     multiplied = [(every, mask), (fixed, mask), (every, seen)]
     multiplied += [(fixed, seen), (fixed**2, mask), (every, seen * moving)]
     shared, total, moving_total, products, squares, moving_squares = (
-        fftconvolve(one, other[::-1, ::-1]) for one, other in multiplied
+        fftconvolve(still, turned[::-1, ::-1]) for still, turned in multiplied
     )
     count = np.maximum(shared, 1)
     mean, moving_mean = total / count, moving_total / count
