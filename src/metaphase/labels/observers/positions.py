@@ -370,7 +370,7 @@ def _shares(figures: Sequence[_Votes], threshold: float) -> tuple[Share, ...]:
     votes["counted"] = votes["probability"] >= threshold
     return tuple(
         Share(
-            name,
+            str(name),
             counted=int(own["counted"].sum()),
             of=sum(figure.probability >= threshold for figure in figures),
             below=int((own["probability"] < threshold).sum()),
