@@ -96,7 +96,7 @@ def detect_slide(
     _refuse_without_dicom(slide, config)
 
     def report(_what: str, done: float, total: float) -> None:
-        if progress is not None:
+        if progress is not None and done:  # the beginning of a later stage is no step back
             progress(done, total)
 
     search = SlideSearch(slide, Path(folder), model, config)
