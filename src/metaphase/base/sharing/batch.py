@@ -144,10 +144,10 @@ class Workers:
         self._work = work
         yield
 
-    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+    def hand_out(self, attempt: Attempt[Any], begin: Callable[[], Progress]) -> None:
         """Have an item tried; `begin` is called where somebody really begins."""
         if self._work is not None:
-            self._done = one.name, one.made(self._work, begin)
+            self._done = attempt.name, attempt.made(self._work, begin)
 
     def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for those of a cluster
         """The next item that was tried, and what came of it; None where nothing came in time."""

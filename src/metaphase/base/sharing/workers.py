@@ -100,7 +100,7 @@ class StoppedError(BaseException):
 class _Task:
     """An item that is handed out."""
 
-    one: Attempt[Any]
+    attempt: Attempt[Any]
     begin: Callable[[], Progress]
     """Called where a worker really begins."""
     future: Any
@@ -129,10 +129,10 @@ class DaskWorkers(Workers):
     @contextmanager
     def at(self, work: Callable[..., Any]) -> Iterator[None]:
         """Give the work to all workers, those that come later included, for the time inside."""
-        for where, found in self._client.run(_version).items():
-            if found != __version__:  # it would give other results, or none
+        for where, theirs in self._client.run(_version).items():
+            if theirs != __version__:  # it would give other results, or none
                 raise UsageError(
-                    f"the worker {where} has metaphase {found or 'not installed'}, here it is {__version__}",
+                    f"the worker {where} has metaphase {theirs or 'not installed'}, here it is {__version__}",
                     next_step="install the same version for all workers, and start them again",
                 )
         self._topic = f"metaphase-{uuid4().hex}"
@@ -159,15 +159,15 @@ class DaskWorkers(Workers):
         """Whether anything is handed out."""
         return bool(self._tasks or self._doubtful)
 
-    def hand_out(self, one: Attempt[Any], begin: Callable[[], Progress]) -> None:
+    def hand_out(self, attempt: Attempt[Any], begin: Callable[[], Progress]) -> None:
         """Have a worker try an item."""
         self._tries += 1
         key = f"{self._topic}-{self._tries}"
         future = self._client.submit(
-            _try, self._topic, key, one, key=key, pure=False, resources=self._resources(), retries=0
+            _try, self._topic, key, attempt, key=key, pure=False, resources=self._resources(), retries=0
         )
-        self._tasks[one.name] = _Task(one, begin, future)
-        future.add_done_callback(lambda _done: self._said.put(("done", one.name, key)))
+        self._tasks[attempt.name] = _Task(attempt, begin, future)
+        future.add_done_callback(lambda _done: self._said.put(("done", attempt.name, key)))
 
     def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:
         """The next item that was tried, and what came of it; None where nothing came in time."""
@@ -175,28 +175,28 @@ class DaskWorkers(Workers):
         while True:
             if self._doubtful and not self._tasks:
                 task = self._doubtful.popleft()
-                self._alone.add(task.one.name)
-                self.hand_out(task.one, task.begin)
+                self._alone.add(task.attempt.name)
+                self.hand_out(task.attempt, task.begin)
             left = None if until is None else max(0.0, until - time.monotonic())
             try:
                 what, name, value = self._said.get(timeout=left)
             except Empty:
                 return None
-            found = self._tasks.get(name)
-            if found is None or (what == "done" and value != found.future.key):
+            asked = self._tasks.get(name)
+            if asked is None or (what == "done" and value != asked.future.key):
                 continue
             if what != "done":
-                found.progress = found.progress or found.begin()
+                asked.progress = asked.progress or asked.begin()
                 if what == "progress":
-                    found.progress(*value)
-            elif found.future.status in ("lost", "pending"):  # with the worker that held it
-                self.hand_out(found.one, found.begin)
+                    asked.progress(*value)
+            elif asked.future.status in ("lost", "pending"):  # with the worker that held it
+                self.hand_out(asked.attempt, asked.begin)
             else:
                 del self._tasks[name]
-                outcome = self._outcome(name, found.future)
+                outcome = self._outcome(name, asked.future)
                 if outcome is not None:
                     return name, outcome
-                self._doubtful.append(found)
+                self._doubtful.append(asked)
 
     def _outcome(self, name: str, future: Any) -> Any:
         """What came of an item; None where workers died, be it of this one or of another."""
@@ -261,7 +261,7 @@ def _worker_plugin(topic: str, work: Callable[..., Any], cores: dict[Any, set[in
     return Work()
 
 
-def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
+def _try(topic: str, key: str, attempt: Attempt[Any]) -> Any:
     """An item at a worker; one that has several threads still does one after the other."""
     from distributed import get_worker
 
@@ -278,14 +278,14 @@ def _try(topic: str, key: str, one: Attempt[Any]) -> Any:
             raise StoppedError
         if time.monotonic() - reported_s > REPORT_EVERY_S:
             reported_s = time.monotonic()
-            worker.log_event(topic, ("progress", one.name, (done, total)))
+            worker.log_event(topic, ("progress", attempt.name, (done, total)))
 
     def begin() -> Progress:
-        worker.log_event(topic, ("started", one.name, None))
+        worker.log_event(topic, ("started", attempt.name, None))
         return progress
 
     with plugin.alone:
-        return one.made(plugin.work, begin)
+        return attempt.made(plugin.work, begin)
 
 
 # ---- where workers come from ----
