@@ -124,7 +124,7 @@ def test_sliderunner_slides_of_the_same_file_name_are_told_apart_by_their_folder
 @pytest.mark.parametrize(
     ("slides", "message"),
     [
-        ([("01.tif", "/d/05"), ("01.tif", "/d/05/")], "more than one slide 01.tif.*directories"),
+        ([("01.tif", "/d/05"), ("01.tif", "/d/05/")], "more than one slide d/05/01.tif.*directories"),
         ([("01.tif", None), ("01.tif", "")], "more than one slide 01.tif.*Give them different directories"),
         ([("05/01.tif", None), ("01.tif", "05"), ("01.tif", "06")], "more than one slide 05/01.tif"),
         ([(None, "/d/05")], "slide 1 has no file name"),

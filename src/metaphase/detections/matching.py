@@ -11,7 +11,6 @@ detections at or above it is the number of matches among those detections alone.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -52,10 +51,8 @@ def pairs_within(detections: Points, truths: Points, radius: float) -> Pairs:
     """Every detection and truth at most `radius` apart."""
     if not len(detections) or not len(truths):
         return NO_PAIRS
-    found: Pairs = scipy.spatial.cKDTree(detections).sparse_distance_matrix(
-        scipy.spatial.cKDTree(truths), radius, output_type="ndarray"
-    )
-    return found
+    near, tree = scipy.spatial.cKDTree(truths), scipy.spatial.cKDTree(detections)
+    return np.asarray(tree.sparse_distance_matrix(near, radius, output_type="ndarray"))
 
 
 def _greedy(pairs: Pairs, probability: Floats, truth_count: int) -> Integers:
@@ -100,10 +97,6 @@ def _assigned(pairs: Pairs, cost: Floats, detection_count: int) -> Integers:
 #
 # Both are exact whatever the order or tiling of the points.
 
-_REACH = 2
-"""Cells of side distance / sqrt(2) that a circle of radius `distance` can reach in each direction."""
-
-
 TOUCHING = 1.5
 """Steps of a lattice: its eight neighbours are nearer to a point than this."""
 
@@ -129,37 +122,16 @@ def suppress(x: Floats, y: Floats, score: Floats, distance: float) -> Integers:
     """Indices of the points that stay, most certain first.
 
     The result of taking points by falling score (ties: smaller y, then smaller x) and dropping every later
-    one nearer than `distance`. Found in rounds over a grid: the best point of a cell stays as soon as it
-    beats the best of all cells in reach, and clears its surroundings. Memory is proportional to the points.
+    one nearer than `distance`.
     """
     order = np.lexsort((x, y, -score))
     if distance <= 0 or len(order) == 0:
         return order
-    px, py = x[order], y[order]
-    side = distance / math.sqrt(2)
-    columns = np.floor((px - px.min()) / side).astype(np.int64) + _REACH
-    rows = np.floor((py - py.min()) / side).astype(np.int64) + _REACH
-    width = int(columns.max()) + _REACH + 1
-    cells = rows * width + columns
-    shifts = [dy * width + dx for dy in range(-_REACH, _REACH + 1) for dx in range(-_REACH, _REACH + 1)]
-    alive = np.argsort(cells, kind="stable")  # cell by cell, the best first
-    kept = np.zeros(len(order), bool)
-    while len(alive):
-        occupied, first = np.unique(cells[alive], return_index=True)
-        best = alive[first]
-        wins = np.ones(len(best), bool)  # those that come before every point of the cells in reach
-        for shift in shifts:
-            position = np.minimum(np.searchsorted(occupied, occupied + shift), len(occupied) - 1)
-            wins &= (occupied[position] != occupied + shift) | (best[position] >= best)
-        winners = best[wins]  # a cell holds at most one: its diagonal is the distance
-        kept[winners] = True
-        occupied, clear = cells[winners], np.ones(len(alive), bool)
-        for shift in shifts:
-            wanted = cells[alive] + shift
-            position = np.minimum(np.searchsorted(occupied, wanted), len(occupied) - 1)
-            found = np.flatnonzero((occupied[position] == wanted) & clear)
-            point, near = alive[found], winners[position[found]]
-            square = (px[point] - px[near]) ** 2 + (py[point] - py[near]) ** 2
-            clear[found] = (square >= distance**2) & (point != near)
-        alive = alive[clear]
-    return order[np.flatnonzero(kept)]
+    points = np.column_stack([x, y])[order]
+    tree, kept = scipy.spatial.cKDTree(points), np.ones(len(order), bool)
+    for number, point in enumerate(points):
+        if kept[number]:
+            near = np.array(tree.query_ball_point(point, 1.001 * distance))
+            squares = ((points[near] - point) ** 2).sum(axis=1)
+            kept[near[(squares < distance**2) & (near != number)]] = False
+    return order[kept]

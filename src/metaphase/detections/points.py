@@ -185,6 +185,8 @@ class UsedPoints:
         return UsedPoints(changed_point(self.mitoses, **numbers), changed_point(self.count, **numbers))
 
 
+MEASURED = ("false_per_mm2", "recall", "value", "kappa", "delta_range")
+"""What is known of a point as it was tuned, and of no other."""
 OPTIONS = {"delta": "threshold"}
 """What the user calls a number, where that is another word."""
 
@@ -194,23 +196,20 @@ def changed_point(point: OperatingPoint, **numbers: float | None) -> OperatingPo
 
     Thetas alone change nothing about the detections.
     """
-    given = {name: float(value) for name, value in numbers.items() if value is not None}
-    mine = {name: value for name, value in given.items() if name in point.numbers}
-    if not mine:
+    own = point.numbers
+    given = {name: float(value) for name, value in numbers.items() if value is not None and name in own}
+    if not given:
         return point
-    changes: dict[str, Any] = {**mine, "source": f"{', '.join(mine)} given by the user"}
-    if mine.keys() <= {"theta1", "theta2"}:
-        changes |= {"source": f"{point.source}; {changes['source']}" if point.source else changes["source"]}
-        changes |= {"kappa": None, "thetas_given": True}
-    else:
-        changes |= dict.fromkeys(("false_per_mm2", "recall", "value", "kappa", "delta_range")) | {
-            "metric": ""
-        }
-        changes |= {"thetas_given": True if "theta1" in mine and "theta2" in mine else None}
+    source, lost = f"{', '.join(given)} given by the user", dict.fromkeys(MEASURED)
+    changes: dict[str, Any] = lost | {"metric": "", "source": source, "thetas_given": None}
+    if given.keys() <= {"theta1", "theta2"}:
+        changes = {"source": "; ".join(filter(None, (point.source, source))), "kappa": None}
+    if given.keys() <= {"theta1", "theta2"} or {"theta1", "theta2"} <= given.keys():
+        changes["thetas_given"] = True
     try:
-        return OperatingPoint.model_validate(dict(point) | changes)
+        return OperatingPoint.model_validate(dict(point) | given | changes)
     except ValidationError as error:
-        what = ", ".join(f"{OPTIONS.get(name, name)} is {value:g}" for name, value in mine.items())
+        what = ", ".join(f"{OPTIONS.get(name, name)} is {value:g}" for name, value in given.items())
         raise UsageError(
             f"{what}: {error.errors()[0]['msg']}",
             next_step="give a probability from 0 to 1, distances of at least 0, and theta2 not below theta1",
@@ -264,8 +263,8 @@ def _completed(
     if stated is None:
         return untuned
     values: dict[str, Any] = dict(untuned)
-    for point in filter(None, (other, tuned)):
-        values |= {name: value for name in SHARED_BY_POINTS if (value := getattr(point, name)) is not None}
+    if other is not None:
+        values |= {name: value for name in SHARED_BY_POINTS if (value := getattr(other, name)) is not None}
     values |= {name: value for name, value in stated if value is not None and name != "name"}
     if tuned is None:
         values["source"] = f"that for {stated.name}, for the card has none for the {untuned.name}"

@@ -198,7 +198,7 @@ def file_stem(slide: str) -> str:
     >>> file_stem("centre 1/case 7.svs")
     'centre 1%2Fcase 7.svs'
     """
-    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", slide)
+    return _UNSAFE.sub(lambda character: f"%{ord(character[0]):02X}", slide)
 
 
 def slide_of_stem(stem: str) -> str:
@@ -212,15 +212,14 @@ def slide_of_stem(stem: str) -> str:
 
 
 def identities(table: pd.DataFrame) -> list[str]:
-    """A UUID for each row from its slide, position and label, the same whenever the row is written again, and
-    whether it enters the count or not.
+    """A UUID for each row, by its slide, position and label; rows that agree in these differ by their order.
 
-    Rows that agree in all of these differ by their order.
+    It is the same whenever the row is written again, and whether it enters the count or not.
     """
     seen: Counter[str] = Counter()
-    found = []
+    uuids = []
     for slide, x, y, label in zip(table["slide"], table["x"], table["y"], table["label"], strict=True):
         key = f"{slide}\n{MITOSIS if label == BELOW else label}\n{x:.3f} {y:.3f}"
-        found.append(str(uuid.uuid5(_NAMESPACE, f"{key} {seen[key]}")))
+        uuids.append(str(uuid.uuid5(_NAMESPACE, f"{key} {seen[key]}")))
         seen[key] += 1
-    return found
+    return uuids

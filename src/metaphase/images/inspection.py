@@ -215,7 +215,7 @@ def damage_warnings(flaws: Iterable[Flaw], mpp: float) -> Iterator[ResultWarning
         yield ResultWarning(DAMAGED, text, advice)
     odd = {}
     for kind, boxes in by_kind.items():
-        apart = [box for box in boxes if not any(box.grown(1).intersection(one).area for one in lost)]
+        apart = [box for box in boxes if not any(box.grown(1).intersection(gap).area for gap in lost)]
         odd[kind] = {cell_of(box): box for box in apart}
     if any(odd.values()):
         named = (f"{kind} at {named_positions(boxes.values())}" for kind, boxes in odd.items() if boxes)
@@ -285,30 +285,24 @@ def slide_quality(slide: Slide, tissue: TissueMask, *, fields: int = 32) -> Qual
     if not images:
         return Quality(0, 0.0, (0.0, 0.0, 0.0))
     fine = slide.mpp <= COARSE_SCAN_MPP
-    blurred = float(
-        np.mean(
-            [  # only a fine scan has the finest detail
-                sharpness(image, COARSE_BLUR_UM) < SHARP_COARSE_FIELD
-                or (fine and sharpness(image) < SHARP_FIELD)
-                for image in images
-            ]
-        )
-    )
-    red, green, blue = stained_density(np.stack(images))
-    density = (float(red), float(green), float(blue))
-    return Quality(len(images), blurred, density, float(np.median(blocks)))
+    blurred = [  # only a fine scan has the finest detail
+        sharpness(image, COARSE_BLUR_UM) < SHARP_COARSE_FIELD or (fine and sharpness(image) < SHARP_FIELD)
+        for image in images
+    ]
+    red, green, blue = stained_density(np.stack(images)).tolist()
+    return Quality(len(images), float(np.mean(blurred)), (red, green, blue), float(np.median(blocks)))
 
 
 def blockiness(pixels: RGB) -> float:
     """Steps between columns, and between rows, every 8 px against their median; the lesser one."""
     green = pixels[..., 1].astype(np.int16)
-    found = []
+    ratios = []
     for axis in (0, 1):
         steps = np.abs(np.diff(green, axis=axis)).mean(axis=1 - axis)
         steps = steps[: len(steps) // BLOCK_PX * BLOCK_PX].reshape(-1, BLOCK_PX).mean(axis=0)
         usual = float(np.median(steps)) if steps.size else 0.0
-        found.append(float(steps.max()) / usual if usual > 0 else 1.0)
-    return min(found)
+        ratios.append(float(steps.max()) / usual if usual > 0 else 1.0)
+    return min(ratios)
 
 
 def sharpness(image: RGB, sizes_um: tuple[float, ...] = BLUR_UM) -> float:

@@ -35,10 +35,12 @@ def nuclear_diameter_px(pictures: Sequence[RGB]) -> float:
     Nothing is supposed of the resolution: of several sizes, that counts of which round objects cover most.
     """
     reds = [np.ascontiguousarray(optical_density(picture)[..., 0]) for picture in pictures]
-    found = [np.vstack([_round_objects(red, SOUGHT_PX / sought) for red in reds]) for sought in DIAMETERS_PX]
-    covered = np.convolve([float(each[:, 1].sum()) for each in found], (0.25, 0.5, 0.25), "same")
+    objects = [
+        np.vstack([_round_objects(red, SOUGHT_PX / sought) for red in reds]) for sought in DIAMETERS_PX
+    ]
+    covered = np.convolve([float(sized[:, 1].sum()) for sized in objects], (0.25, 0.5, 0.25), "same")
     best = int(np.argmax(covered))
-    diameters, weights = np.vstack(found[max(0, best - 1) : best + 2]).T
+    diameters, weights = np.vstack(objects[max(0, best - 1) : best + 2]).T
     if len(diameters) < FEWEST_NUCLEI:
         return math.nan
     order = np.argsort(diameters)
@@ -54,7 +56,7 @@ def _round_objects(red: Floats32, scale: float) -> Floats:
     contrast = cv2.GaussianBlur(resized, (0, 0), SOUGHT_PX / 8) - cv2.GaussianBlur(resized, (0, 0), SOUGHT_PX)
     dark = (contrast > STANDS_OUT * contrast.std()).astype(np.uint8)
     outlines, _ = cv2.findContours(dark, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-    found = []
+    objects = []
     for outline in outlines:
         left, top, across, down = cv2.boundingRect(outline)
         cut = left == 0 or top == 0 or left + across == width or top + down == height
@@ -70,8 +72,8 @@ def _round_objects(red: Floats32, scale: float) -> Floats:
             and max(sides) < MOST_OBLONG * max(1, min(sides))
         ):
             darkest = contrast[top : top + down, left : left + across].max()
-            found.append((diameter / scale, area / scale**2 * float(darkest)))
-    return np.array(found).reshape(-1, 2)
+            objects.append((diameter / scale, area / scale**2 * float(darkest)))
+    return np.array(objects).reshape(-1, 2)
 
 
 # ---- what they say about a slide's resolution ----
@@ -107,11 +109,11 @@ def _windows(slide: Slide, mpp: float) -> list[tuple[float, float, int, int]]:
         return []
     places = np.argwhere(stained & (density >= np.median(density[stained])))[:, ::-1] + 0.5
     chosen = np.random.default_rng(0).choice(places, MOST_TRIES) / thumbnail.shape[1::-1]
-    found: list[Floats] = []
+    corners: list[Floats] = []
     for corner in np.clip(chosen * (box.width, box.height) - span / 2, 0, room):
-        if len(found) < WINDOWS and all((abs(corner - each) >= 0.7 * span).any() for each in found):
-            found.append(corner)
-    return [(float(x + box.x), float(y + box.y), width, height) for x, y in found]
+        if len(corners) < WINDOWS and all((abs(corner - other) >= 0.7 * span).any() for other in corners):
+            corners.append(corner)
+    return [(float(x + box.x), float(y + box.y), width, height) for x, y in corners]
 
 
 def look_warnings(slide: Slide) -> ResultWarnings:

@@ -175,10 +175,10 @@ def _odd_rows(green: npt.NDArray[np.uint8]) -> Iterator[tuple[str, Box]]:
     plain = steps == 0
     if plain.any():
         plain &= _means(green[1:]) < GLASS
-    for kind, found, rows in (("plain area", plain, PLAIN_ROWS), ("noise", steps > NOISE_LEVELS, NOISE_ROWS)):
-        if found.any():
+    for kind, odd, rows in (("plain area", plain, PLAIN_ROWS), ("noise", steps > NOISE_LEVELS, NOISE_ROWS)):
+        if odd.any():
             whole = cv2.erode(
-                found.astype(np.uint8), np.ones((rows, 1), np.uint8), anchor=(0, 0), borderValue=0
+                odd.astype(np.uint8), np.ones((rows, 1), np.uint8), anchor=(0, 0), borderValue=0
             )
             for row, segment in np.argwhere(whole).tolist():
                 yield kind, Box(segment * SEGMENT_PX, row, SEGMENT_PX, rows)

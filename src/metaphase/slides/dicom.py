@@ -96,7 +96,7 @@ _JPEG = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51")
 
 
 class _JpegFrames:
-    """The JPEG frames of a slide, whose damage decoders do not tell; each is checked once."""
+    """The JPEG frames of a slide, whose damage decoders do not report; each is checked once."""
 
     def __init__(self, handle: WsiDicom) -> None:
         self._handle = handle

@@ -119,7 +119,7 @@ class OmeZarrSlide(Slide):
             pixels = np.asarray(self._arrays[level][index])
         left = [axis for axis in self._axes if axis in wanted]
         if "c" not in left:
-            return as_rgb(pixels.transpose(left.index("y"), left.index("x"))[..., None])
+            left, pixels = [*left, "c"], pixels[..., None]
         return np.ascontiguousarray(as_rgb(pixels.transpose([left.index(axis) for axis in "yxc"])))
 
     def close(self) -> None:

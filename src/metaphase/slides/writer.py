@@ -32,6 +32,8 @@ Pixels = npt.NDArray[Any]
 Reduction = Literal["mean", "max"]
 GLASS_PX, FADE_PX, GLASS = 256, 16, 244
 """Width of the glass around fields that are joined, how far they fade into it, and how bright it is."""
+SUBSAMPLING = (2, 2)
+"""Of the colours of JPEG tiles, as most scanners have it."""
 _OPENCV_MEANS = ("uint8", "uint16", "int16", "float32", "float64")
 
 
@@ -45,8 +47,6 @@ class PyramidFormat:
     """Side of a tile; a multiple of 16."""
     quality: Annotated[int, Field(ge=1, le=100)] | None = 85
     """JPEG quality, 1 to 100; None stores without loss (zlib)."""
-    subsampling: tuple[int, int] = (2, 2)
-    """Chroma subsampling of JPEG: (2, 2) as most scanners do, (1, 1) for none."""
     reduction: Reduction = "mean"
     """How four pixels become one of the next level."""
 
@@ -101,7 +101,7 @@ def write_pyramid(
                     tile=(form.tile_px, form.tile_px),
                     photometric="rgb" if first.ndim == 3 else "minisblack",
                     compression="zlib" if form.quality is None else "jpeg",
-                    subsampling=None if form.quality is None else form.subsampling,
+                    subsampling=None if form.quality is None else SUBSAMPLING,
                     subfiletype=int(level > 0),
                     resolution=(per_cm, per_cm),
                     resolutionunit="CENTIMETER",
@@ -203,7 +203,7 @@ def _encode(tile: Pixels, form: PyramidFormat) -> bytes:
             level=form.quality,
             colorspace="RGB",
             outcolorspace="YCBCR",
-            subsampling=form.subsampling,
+            subsampling=SUBSAMPLING,
         )
     )
 

@@ -102,13 +102,13 @@ def algorithm(stated: dict[str, Any]) -> Any:
     import highdicom
     from pydicom.sr.codedict import codes
 
-    deltas = {
-        name: f"{stated[name]['delta']:g}" for name in ("mitoses", "count") if "delta" in stated.get(name, {})
+    parameters = {
+        f"delta {name}": f"{stated[name]['delta']:g}"
+        for name in ("mitoses", "count")
+        if "delta" in stated.get(name, {})
     }
-    name = str(stated.get("model") or MAKER)[:64]
-    family = codes.DCM.ArtificialIntelligence
-    parameters = {f"delta {point}": value for point, value in deltas.items()} or None
-    return highdicom.AlgorithmIdentificationSequence(name, family, __version__, MAKER, parameters)
+    name, family = str(stated.get("model") or MAKER)[:64], codes.DCM.ArtificialIntelligence
+    return highdicom.AlgorithmIdentificationSequence(name, family, __version__, MAKER, parameters or None)
 
 
 def save(dataset: Any, path: Path) -> None:
@@ -133,7 +133,7 @@ def write(detections: DetectionSet, path: Path, context: Context) -> None:
             for number, label in enumerate(labels, 1)
         ]
         identity = uid_of(source.SOPInstanceUID, *identities(table), *table["probability"], stated)
-        made = highdicom.ann.MicroscopyBulkSimpleAnnotations(
+        annotations = highdicom.ann.MicroscopyBulkSimpleAnnotations(
             source_images=[source],
             annotation_coordinate_type="2D",
             annotation_groups=groups,
@@ -145,8 +145,8 @@ def write(detections: DetectionSet, path: Path, context: Context) -> None:
             content_description="Mitoses found by metaphase; research only, not for diagnosis",
             **equipment(),
         )
-        made.SpecificCharacterSet = "ISO_IR 192"
-        save(made, path)
+        annotations.SpecificCharacterSet = "ISO_IR 192"
+        save(annotations, path)
 
 
 def _group(number: int, points: pd.DataFrame, label: str, source: Any, stated: dict[str, Any]) -> Any:
@@ -183,14 +183,14 @@ def read(path: Path, context: Context) -> DetectionSet:
         raise TableError(
             "is DICOM, but not Microscopy Bulk Simple Annotations", path=path, next_step="name that file"
         )
-    found = highdicom.ann.annread(path)
-    if found.AnnotationCoordinateType != "2D":
+    annotations = highdicom.ann.annread(path)
+    if annotations.AnnotationCoordinateType != "2D":
         raise TableError(
             "its positions are millimetres on the glass, not pixels of an image",
             path=path,
             next_step="export them as 2D annotations",
         )
-    rows = [row for group in found.get_annotation_groups() for row in _rows(group, context.slide)]
+    rows = [row for group in annotations.get_annotation_groups() for row in _rows(group, context.slide)]
     return found_in(path, rows, (context.slide,))
 
 

@@ -94,11 +94,11 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
         yield {"geometry": content}
 
 
-def _shapes(found: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
+def _shapes(objects: list[dict[str, Any]], path: Path) -> list[tuple[dict[str, Any], BaseGeometry]]:
     """Features with the shape of plain numbers that they state; true and false would pass for 1 and 0."""
     shapes = []
     with parsing(path, "holds a feature that is not GeoJSON", next_step="export it again", error=TableError):
-        for feature in found:
+        for feature in objects:
             if (stated := feature["geometry"]) is not None:
                 geometry = shape(stated)
                 if "coordinates" in stated and not _are_numbers(stated["coordinates"]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -85,42 +84,37 @@ def listed_slides(path: Path) -> pd.DataFrame:
     folders have the same, as much of the end of their folders before it as tells them apart.
     """
     with _database(path) as connection:
-        found = (
-            rows_of(connection, "Slides", "uid filename directory width height").set_index("uid").sort_index()
-        )
-    found[["filename", "directory"]] = found[["filename", "directory"]].apply(as_text)
-    if (found["filename"] == "").any():
+        slides = rows_of(connection, "Slides", "uid filename directory width height")
+    slides = slides.set_index("uid").sort_index()
+    slides[["filename", "directory"]] = slides[["filename", "directory"]].apply(as_text)
+    if (slides["filename"] == "").any():
         raise TableError(
-            f"slide {found.index[found['filename'] == ''][0]} has no file name",
+            f"slide {slides.index[slides['filename'] == ''][0]} has no file name",
             path=path,
             next_step="complete the table Slides, or remove the slide in SlideRunner",
         )
-    found.insert(0, "slide", _names(found["filename"], found["directory"]))
-    repeated = found["slide"][found["slide"].duplicated()]
+    slides.insert(0, "slide", _names(slides["filename"], slides["directory"]))
+    repeated = slides["slide"][slides["slide"].duplicated()]
     if len(repeated):
         raise TableError(
             f"lists more than one slide {named(repeated)}, and their directories do not tell them apart",
             path=path,
             next_step="give them different directories in the table Slides, or remove the copies",
         )
-    return found
+    return slides
 
 
 def _names(files: Iterable[str], directories: Iterable[str]) -> list[str]:
     """A name for each slide; slides that nothing tells apart keep the same one."""
     paths = [(*folders(directory), file) for file, directory in zip(files, directories, strict=True)]
-    together: dict[str, list[int]] = defaultdict(list)
-    for number, path in enumerate(paths):
-        together[path[-1]].append(number)
-    names = [path[-1] for path in paths]
-    for numbers in together.values():
-        for length in range(1, max(len(paths[number]) for number in numbers) + 1):
-            ends = ["/".join(paths[number][-length:]) for number in numbers]
-            if len(set(ends)) == len(ends):
-                for number, end in zip(numbers, ends, strict=True):
-                    names[number] = end
-                break
-    return names
+    names = {path: path[-1] for path in paths}
+    for file in set(names.values()):
+        alike = [path for path in paths if path[-1] == file]
+        length = 1
+        while length < max(map(len, alike)) and len({path[-length:] for path in alike}) < len(alike):
+            length += 1
+        names |= {path: "/".join(path[-length:]) for path in alike}
+    return [names[path] for path in paths]
 
 
 def folders(directory: str) -> list[str]:
@@ -166,14 +160,13 @@ def write(detections: DetectionSet, path: Path, context: Context) -> None:
 
 def _positions(slides: Sequence[str]) -> list[tuple[str, str]]:
     """Directory and file of each slide, where they read back as its name; else the name is the file."""
-    together: dict[str, list[str]] = defaultdict(list)
-    for slide in slides:
-        together[slide.rpartition("/")[2]].append(slide)
-    positions = {slide: ("", slide) for slide in slides}
-    for file, names in together.items():
-        directories = [name.rpartition("/")[0] for name in names]
-        if _names([file] * len(names), directories) == names:
-            positions |= {name: (folder, file) for name, folder in zip(names, directories, strict=True)}
+    positions = {}
+    for file in {slide.rpartition("/")[2] for slide in slides}:
+        alike = [slide for slide in slides if slide.rpartition("/")[2] == file]
+        directories = [slide.rpartition("/")[0] for slide in alike]
+        same = _names([file] * len(alike), directories) == alike
+        for slide, directory in zip(alike, directories, strict=True):
+            positions[slide] = (directory, file) if same else ("", slide)
     return [positions[slide] for slide in slides]
 
 

@@ -54,45 +54,33 @@ def read(path: Path, context: Context) -> DetectionSet:
         frame["slide"] = context.slide
     elif source != "slide":
         frame = frame.rename(columns={source: "slide"})
-    found = detection_set(frame, (context.slide,) if source is None else (), path, markers=True)
-    return replace(found, warnings=(*found.warnings, *warnings))
+    detections = detection_set(frame, (context.slide,) if source is None else (), path, markers=True)
+    return replace(detections, warnings=(*detections.warnings, *warnings))
 
 
 def _with_probability(frame: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, ResultWarnings]:
     """The table with what stands for its probability under that name; two such columns are refused."""
-    others = [name for name in ALIASES if name in frame.columns]
     if PROBABILITY in frame.columns:
         return frame, ()
-    if not others:
-        numbers = [
-            name for name in frame.columns if name not in ("x", "y") and _are_probabilities(frame[name])
-        ]
-        like = [name for name in numbers if frame[name].max() < 1]
-        text = f"{path.name}: it has no column {PROBABILITY}, and all points are certain"
-        advice = f"if {named(like)} is their probability, call it so"
-        return frame, (ResultWarning("probability", text, advice),) if like else ()
-    odd = [name for name in others if not _are_probabilities(frame[name])]
-    if odd == others:
-        text = (
-            f"{path.name}: its column {named(odd)} is no probability from 0 to 1, and all points are certain"
-        )
-        return frame, (ResultWarning("probability", text, f"scale it, and call it {PROBABILITY}"),)
-    others = [name for name in others if name not in odd]
-    if len(others) > 1:
+    aliases = [name for name in ALIASES if name in frame.columns]
+    if len(aliases) > 1:
         raise TableError(
-            f"has no column {PROBABILITY}, and {' and '.join(others)} may both be one",
+            f"has no column {PROBABILITY}, and {' and '.join(aliases)} may both be one",
             path=path,
             next_step=f"rename one of them to {PROBABILITY}",
         )
-    text = f"{path.name}: its column {others[0]} is taken for the probability"
-    advice = f"rename it to {PROBABILITY}, or otherwise if it is none"
-    return frame.rename(columns={others[0]: PROBABILITY}), (ResultWarning("probability", text, advice),)
-
-
-def _are_probabilities(column: pd.Series[Any]) -> bool:
-    return bool(
-        pd.api.types.is_numeric_dtype(column) and column.dropna().between(0, 1).all() and column.any()
-    )
+    if aliases:
+        text = f"{path.name}: its column {aliases[0]} is taken for the probability"
+        advice = f"rename it to {PROBABILITY}, or otherwise if it is none"
+        renamed = frame.rename(columns={aliases[0]: PROBABILITY})
+        return renamed, (ResultWarning(PROBABILITY, text, advice),)
+    numbers = frame.drop(columns=["x", "y"], errors="ignore").select_dtypes("number")
+    like = [
+        name for name in numbers if numbers[name].dropna().between(0, 1).all() and 0 < numbers[name].max() < 1
+    ]
+    text = f"{path.name}: it has no column {PROBABILITY}, and all points are certain"
+    advice = f"if {named(like)} is their probability, call it so"
+    return frame, (ResultWarning(PROBABILITY, text, advice),) if like else ()
 
 
 def write(detections: DetectionSet, path: Path, context: Context) -> None:  # noqa: ARG001 -- it says all
@@ -100,8 +88,8 @@ def write(detections: DetectionSet, path: Path, context: Context) -> None:  # no
     table = detections.table
     extra = {name: _storable(table[name]) for name in table.columns if name not in COLUMNS}
     filled = table.assign(**extra).reset_index(drop=True)
-    found = set(table["slide"])
-    empty = [slide for slide in detections.slides if slide not in found]
+    filled_slides = set(table["slide"])
+    empty = [slide for slide in detections.slides if slide not in filled_slides]
     if empty:
         filled = filled.reindex(range(len(table) + len(empty)))
         filled["slide"] = [*table["slide"], *empty]

@@ -40,15 +40,13 @@ def read(path: Path, context: Context) -> DetectionSet:
     Without a class, a point is a mark of a mitosis, and an outline is unclassified.
     """
     with _open(path) as connection:
-        found = rows_of(connection, "annotations", "id cx cy objtype properties").sort_values("id")
-        outline = found["objtype"].fillna("Point") != "Point"
-        facts = [
-            _facts(text, NO_CLASS if drawn else MITOSIS, path)
-            for text, drawn in zip(found["properties"], outline, strict=True)
-        ]
-        centres = [[finite(value) for value in found[name]] for name in ("cx", "cy")]
+        drawn = rows_of(connection, "annotations", "id cx cy objtype properties").sort_values("id")
+        outline = drawn["objtype"].fillna("Point") != "Point"
+        unnamed = outline.map({True: NO_CLASS, False: MITOSIS})
+        facts = [_facts(*row, path) for row in zip(drawn["properties"], unnamed, strict=True)]
+        x, y = ([finite(value) for value in drawn[name]] for name in ("cx", "cy"))
     frame = pd.DataFrame(facts, columns=None if facts else ["probability", "label"])
-    frame = frame.assign(slide=context.slide, x=centres[0], y=centres[1])
+    frame = frame.assign(slide=context.slide, x=x, y=y)
     return found_in(path, frame, (context.slide,), {"outlines (their centres are kept)": int(outline.sum())})
 
 
@@ -58,25 +56,22 @@ def _facts(text: Any, unnamed: str, path: Path) -> dict[str, Any]:
     if not isinstance(properties, dict):
         raise TypeError("the properties of an annotation are no JSON object")
     named = {name.strip().lower(): name for name in properties}
-    stated, kind = (
-        next((named[name] for name in names if name in named), None)
-        for names in (PROBABILITY_NAMES, CLASS_NAMES)
-    )
+    stated = next((named[name] for name in PROBABILITY_NAMES if name in named), None)
+    kind = next((named[name] for name in CLASS_NAMES if name in named), None)
     label = properties.get(kind)
-    extra = {
+    probability = stated_probability(properties.get(stated), path)
+    return {"probability": probability, "label": unnamed if label is None else str(label)} | {
         name: json.dumps(value) if isinstance(value, dict | list) else value
         for name, value in properties.items()
         if name not in (stated, kind) and name.strip().lower() not in COLUMNS
     }
-    probability = stated_probability(properties.get(stated), path)
-    return {"probability": probability, "label": unnamed if label is None else str(label)} | extra
 
 
 def write(detections: DetectionSet, path: Path, context: Context) -> None:  # noqa: ARG001 -- in pixels
     """Points with the properties `type`, by which TIAViz colours, and `probability`, then other columns."""
     table = detections.table
-    taken = (*COLUMNS, CLASS_NAMES[0])
-    names = ["probability", *(name for name in table.columns if name.strip().lower() not in taken)]
+    own = (*COLUMNS, CLASS_NAMES[0])
+    names = ["probability", *(name for name in table.columns if name.strip().lower() not in own)]
     properties = [
         json.dumps({"type": name_of(label), **facts}, default=str, separators=(",", ":"))
         for label, facts in zip(table["label"], records(table, names), strict=True)

@@ -183,7 +183,7 @@ class StainClass:
         covariance, wanted = np.array(self.covariance), np.array(template.covariance)
         root, inverse = _power(covariance, 0.5), _power(covariance, -0.5)
         least = inverse @ _power(root @ wanted @ root, 0.5) @ inverse  # movement
-        stretch = _spectral(least, lambda values: np.clip(values, 1 / MAX_STRETCH, MAX_STRETCH))
+        stretch = _power(least, 1, 1 / MAX_STRETCH, MAX_STRETCH)
         chroma = (features[:, :2] - self.mean) @ stretch + template.mean
         density, own, other = features[:, 2], self.quantiles, template.quantiles
         between = np.interp(density, own, other)  # in proportion below the first and beyond the last
@@ -210,9 +210,10 @@ class HsdColours:
         levels = np.clip(red / step, 0, 255).astype(np.uint8)
         otsu, _ = cv2.threshold(levels[None], 0, 255, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
         blue = red > float((otsu + 1) * step)  # which eosin hardly absorbs
-        if min(blue.sum(), (~blue).sum()) < MIN_CLASS_PIXELS:
+        fewest = min(blue.sum(), (~blue).sum())
+        if fewest < MIN_CLASS_PIXELS:
             raise TooLittleTissueError(
-                f"only {min(blue.sum(), (~blue).sum())} of {len(blue)} tissue pixels have the second stain",
+                f"only {fewest} of {len(blue)} tissue pixels have the second stain",
                 next_step="check that this is an H&E slide",
             )
         share = float(np.clip(blue.mean(), 0.05, 0.95))
@@ -244,11 +245,9 @@ class HsdColours:
         features = _features(density)
         blue = odds(self.haematoxylin.log_likelihood(features) - self.eosin.log_likelihood(features))
         thick = odds((density.mean(axis=1) - TISSUE_DENSITY / 2) / FADE)  # from 0 for glass to 1 for tissue
-        mapped = [
-            _from_features(own.towards(other, features))
-            for own, other in ((self.haematoxylin, template.haematoxylin), (self.eosin, template.eosin))
-        ]
-        tissue = blue * mapped[0] + (1 - blue) * mapped[1]
+        haematoxylin = _from_features(self.haematoxylin.towards(template.haematoxylin, features))
+        eosin = _from_features(self.eosin.towards(template.eosin, features))
+        tissue = blue * haematoxylin + (1 - blue) * eosin
         mixed = thick * tissue + (1 - thick) * density + template.glass
         return np.asarray(np.clip(np.exp(-mixed) * 256 - 1, 0, 255))
 
@@ -269,11 +268,7 @@ def _from_features(features: Floats) -> Floats:
     return np.column_stack([mean * (x + 1), mean * (2 - x + slope) / 2, mean * (2 - x - slope) / 2])
 
 
-def _spectral(matrix: Floats, change: Callable[[Floats], Floats]) -> Floats:
-    """A symmetric matrix with its eigenvalues changed."""
+def _power(matrix: Floats, exponent: float, least: float = 1e-9, most: float | None = None) -> Floats:
+    """A power of a symmetric matrix whose eigenvalues are brought into a range first."""
     values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * change(values)) @ vectors.T)
-
-
-def _power(matrix: Floats, exponent: float) -> Floats:
-    return _spectral(matrix, lambda values: np.maximum(values, 1e-9) ** exponent)
+    return np.asarray((vectors * np.clip(values, least, most) ** exponent) @ vectors.T)

@@ -72,8 +72,8 @@ class LookupTable:
             block = slice(start, start + BLOCK_PIXELS)
             padded = cv2.cvtColor(flat[block][None], cv2.COLOR_RGB2RGBA).view("<u4").ravel()
             index = np.bitwise_and(padded, 0xFFFFFF).astype(np.intp)
-            found = self._packed.take(index, mode="wrap")  # never out of range: this mode saves the check
-            cv2.cvtColor(found.view(np.uint8).reshape(1, -1, 4), cv2.COLOR_RGBA2RGB, dst=result[block][None])
+            mapped = self._packed.take(index, mode="wrap")  # never out of range: this mode saves the check
+            cv2.cvtColor(mapped.view(np.uint8).reshape(1, -1, 4), cv2.COLOR_RGBA2RGB, dst=result[block][None])
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(look_up, starts))
@@ -198,15 +198,15 @@ def sample_slide(slide: Slide, seed: int = 0) -> RGB:
     across = bounds.width // side + 1
     column, row = (positions // side).astype(int).T
     cells = np.random.default_rng(seed).permutation(np.unique(row * across + column))[:FIELDS]
-    found = []
+    samples = []
     for cell in cells.tolist():  # of a grid, hence without overlap
         box = Box(bounds.x + cell % across * side, bounds.y + cell // across * side, side, side)
         box = box.intersection(bounds)
         width, height = (max(1, int(side / zoom)) for side in (box.width, box.height))
         field = slide.read(box.x, box.y, width, height, FIELD_MPP) if zoom > 1 else slide.read_level(0, box)
-        found.append(field.reshape(-1, 3))
+        samples.append(field.reshape(-1, 3))
     glass = overview[density.mean(axis=-1) < GLASS_DENSITY]
-    return np.concatenate([*found, glass])
+    return np.concatenate([*samples, glass])
 
 
 # ---- pictures of a whole slide, and files ----

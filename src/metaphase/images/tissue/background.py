@@ -14,37 +14,43 @@ tissue is speckled: only what fills a disc counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from metaphase.base.arrays import RGB, Floats32, Mask
+from metaphase.base.arrays import RGB, Box, Floats32, Mask
+
+Labels = npt.NDArray[np.int32]
 
 # ---- binary morphology with discs, and connected pieces ----
 
 
-def dilated(mask: Mask, radius_px: float) -> Mask:
-    """The mask grown by a disc."""
-    return cv2.dilate(mask.astype(np.uint8), _disc(radius_px)) > 0
+def _morphed(operation: int, mask: Mask, radius_px: float) -> Mask:
+    """Morphology with a disc, on the mask continued beyond the image border by repeating its edge.
+
+    The disc holds all pixels within the radius; below one pixel that is a single one, which changes nothing.
+    """
+    reach = int(radius_px)
+    y, x = np.ogrid[-reach : reach + 1, -reach : reach + 1]
+    disc = np.asarray(x * x + y * y <= radius_px * radius_px + 1e-6, np.uint8)
+    padded = np.pad(mask.astype(np.uint8), 2 * reach, mode="edge")
+    inside = Box(2 * reach, 2 * reach, mask.shape[1], mask.shape[0])
+    return cv2.morphologyEx(padded, operation, disc)[inside.slices] > 0
 
 
-def eroded(mask: Mask, radius_px: float) -> Mask:
-    """The mask shrunk by a disc."""
-    return cv2.erode(mask.astype(np.uint8), _disc(radius_px)) > 0
+dilated = partial(_morphed, cv2.MORPH_DILATE)
+"""The mask grown by a disc."""
+eroded = partial(_morphed, cv2.MORPH_ERODE)
+"""The mask shrunk by a disc."""
+opened = partial(_morphed, cv2.MORPH_OPEN)
+"""The parts of the mask that a disc fits into."""
+closed = partial(_morphed, cv2.MORPH_CLOSE)
+"""The mask with the gaps filled that a disc does not fit into."""
 
 
-def opened(mask: Mask, radius_px: float) -> Mask:
-    """The parts of the mask that a disc fits into."""
-    return _morphed(mask, cv2.MORPH_OPEN, radius_px)
-
-
-def closed(mask: Mask, radius_px: float) -> Mask:
-    """The mask with the gaps filled that a disc does not fit into."""
-    return _morphed(mask, cv2.MORPH_CLOSE, radius_px)
-
-
-def piece_areas(mask: Mask, *, connectivity: int = 8) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+def piece_areas(mask: Mask, *, connectivity: int = 8) -> tuple[Labels, Labels]:
     """A label for each pixel (0 outside the mask) and the area in pixels by label."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=connectivity)
     return np.asarray(labels, np.int32), np.asarray(stats[:, cv2.CC_STAT_AREA], np.int32)
@@ -70,22 +76,6 @@ def without_coreless_objects(mask: Mask, core: Mask) -> Mask:
     keep = np.zeros(len(areas), np.bool_)
     keep[labels[core & mask]] = True
     return keep[labels] & mask
-
-
-def _morphed(mask: Mask, operation: int, radius_px: float) -> Mask:
-    """Morphology on the mask continued beyond the image border by repeating its edge."""
-    disc = _disc(radius_px)
-    reach = 2 * (disc.shape[0] // 2)
-    padded = np.pad(mask.astype(np.uint8), reach, mode="edge")
-    result = cv2.morphologyEx(padded, operation, disc)
-    return result[reach : reach + mask.shape[0], reach : reach + mask.shape[1]] > 0
-
-
-def _disc(radius_px: float) -> npt.NDArray[np.uint8]:
-    """All pixels within the radius; below one pixel a single one, which changes nothing."""
-    reach = int(radius_px)
-    y, x = np.ogrid[-reach : reach + 1, -reach : reach + 1]
-    return np.asarray(x * x + y * y <= radius_px * radius_px + 1e-6, np.uint8)
 
 
 # ---- the bare glass of a slide ----

@@ -25,7 +25,7 @@ from PIL import Image, PngImagePlugin
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from metaphase.base.arrays import RGB, Box, Mask
-from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError
+from metaphase.base.errors import ResultWarning, ResultWarnings, SlideError, UsageError, require
 from metaphase.base.files import write_bytes, write_text
 from metaphase.base.foreign import check_plain, finite, parse_json, parsing
 from metaphase.base.provenance import FileContent
@@ -260,6 +260,12 @@ def segment_tissue(rgb: RGB, mpp: float, config: TissueConfig | None = None) -> 
     A finer image is averaged down to the working resolution first; a coarser one is taken as it is.
     """
     config = config or TissueConfig()
+    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or rgb.size == 0:
+        raise UsageError(
+            f"an array of shape {rgb.shape} and type {rgb.dtype} is not an image",
+            next_step="give (height, width, 3) uint8 RGB",
+        )
+    require(0 < mpp < math.inf, "the resolution", mpp, "of um/px above 0")
     height, width = rgb.shape[:2]
     if (factor := config.mpp / mpp) > 1:
         small = (max(1, round(width / factor)), max(1, round(height / factor)))
