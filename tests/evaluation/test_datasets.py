@@ -43,6 +43,19 @@ def test_tupac_auxiliary_lines_are_row_and_column(tmp_path: Path) -> None:
     assert dataset.truth.table[["x", "y"]].to_numpy().tolist() == [[30, 7], [2, 40]]
 
 
+def test_files_that_lie_in_the_working_directory_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("01/02.tif", "fields/A00_00.bmp"):
+        write_image(tmp_path / name)
+    (tmp_path / "01/02.csv").write_text("7,30\n")
+    (tmp_path / "fields/A00_00.csv").write_text("10,20\n")
+    monkeypatch.chdir(tmp_path)
+    assert points(Path(), "tupac-aux") == [["tupac-aux/01/02", 30, 7, "mitosis"]]
+    monkeypatch.chdir(tmp_path / "fields")
+    assert points(Path(), "icpr2012") == [["icpr2012/A00_00", 10, 20, "mitosis"]]
+
+
 def write_alternative(folder: Path, *regions: str) -> None:
     """The alternative labels as published: a file a region and label, empty where there is nothing."""
     for region in regions:

@@ -184,7 +184,7 @@ def read_layout(folder: Path, layout: Layout) -> Dataset:
 
 def name_in(path: Path, pattern: str) -> str:
     """The groups of a pattern in a path without suffix, joined by slashes; empty where it does not match."""
-    match = re.search(pattern, path.with_suffix("").as_posix(), re.IGNORECASE)
+    match = re.search(pattern, f"/{path.with_suffix('').as_posix()}", re.IGNORECASE)
     return "/".join(match.groups()) if match else ""
 
 

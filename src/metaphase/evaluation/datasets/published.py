@@ -167,7 +167,7 @@ def read_alternative(folder: Path) -> Dataset:
     names: set[str] = set()
 
     def describe(row: Mapping[Any, Any]) -> Description:
-        name = _region_in("/" + without_suffix("/".join((*folders(row["directory"]), row["filename"]))))
+        name = _region_in(without_suffix("/".join((*folders(row["directory"]), row["filename"]))))
         if not name or name in names:
             problem = "is there twice" if name else "is neither a region NN/MM.tif nor an NN_stitched1.tif"
             raise TableError(
@@ -183,6 +183,7 @@ def read_alternative(folder: Path) -> Dataset:
 
 def _region_in(path: str) -> str:
     """`NN/MM`, or `NN_stitched1`; from case 24 on there is one region a case, which may be called `NN`."""
+    path = f"/{path}"
     if region := re.search(_REGION, path, re.IGNORECASE):
         return "/".join(region.groups())
     stitched = _STITCHED.search(path)
