@@ -172,11 +172,13 @@ def read_statement(table: Path) -> dict[str, Any] | None:
 def read_search(tables: Sequence[Path], floor: float = 0.0) -> dict[str, Any]:
     """How all detections of tables from `floor` on were taken from the probability map; nothing where they do
     not agree. Tables of counts carry the same."""
-    stated = [
+    statements = [
         table_attributes(path).get(SEARCH) or (read_statement(path) or {}).get(SEARCH) for path in tables
     ]
-    one = stated[0] if stated and stated.count(stated[0]) == len(stated) else None
-    method, kept = (one.get(name) for name in ("method", "floor")) if isinstance(one, dict) else (None, None)
+    stated = statements[0] if statements else None
+    if not isinstance(stated, dict) or statements.count(stated) < len(statements):
+        return {}
+    method, kept = stated.get("method"), stated.get("floor")
     if method not in get_args(PeakMethod) or not isinstance(kept, float) or not 0 <= kept <= 1:
         return {}
     return {"method": method, "floor": max(floor, kept)}

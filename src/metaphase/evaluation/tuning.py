@@ -91,9 +91,9 @@ def tune_mitoses(
     steps = thin(curve(marked), STEPS).threshold
     drawn = draw_rates(marked, steps, draws(marked.patients, DRAWS))["f1"]
     tables = detection_files(predictions, every=True)
-    made, search = read_point(tables, "mitoses"), read_search(tables, floor)
-    if made is not None:
-        search |= {name: getattr(made, name) for name in SHARED_BY_POINTS}
+    stated, search = read_point(tables, "mitoses"), read_search(tables, floor)
+    if stated is not None:
+        search |= {name: getattr(stated, name) for name in SHARED_BY_POINTS}
     point = OperatingPoint(
         name="mitoses",
         delta=delta,

@@ -237,26 +237,21 @@ class CaseRenderer:
         self.placement = Placement(case, self.architecture)
         self.ground = Ground(self.architecture, self.placement)
         self.library = nucleus_library(derived_seed(case.seed, 50), self.architecture.tumour)
-        self._cameras = {
-            "he": Camera(derived_seed(case.seed, 51), case.laboratory.scanner),
-            "phh3": Camera(derived_seed(case.seed, 52), case.laboratory.scanner),
-        }
+        seeds = {"he": derived_seed(case.seed, 51), "phh3": derived_seed(case.seed, 52)}
+        self._cameras = {frame: Camera(seed, case.laboratory.scanner) for frame, seed in seeds.items()}
 
     def region(self, frame: Frame, x: int, y: int, width: int, height: int) -> RGB:
         """Pixels (height, width, 3) of a rectangle in the frame of either slide; glass lies all around."""
         if width < 1 or height < 1:
             raise RegionError(f"a region of {width} x {height} pixels is empty")
-        wanted = Box(x, y, width, height)
-        picture = np.empty((height, width, 3), np.uint8)
-        for top in range(y // BLOCK_HEIGHT * BLOCK_HEIGHT, y + height, BLOCK_HEIGHT):
-            for left in range(x // BLOCK_WIDTH * BLOCK_WIDTH, x + width, BLOCK_WIDTH):
-                block = Box(left, top, BLOCK_WIDTH, BLOCK_HEIGHT)
-                part = block.intersection(wanted)
-                pixels = self.box(frame, block)
-                picture[part.y - y : part.bottom - y, part.x - x : part.right - x] = pixels[
-                    part.y - top : part.bottom - top, part.x - left : part.right - left
-                ]
-        return picture
+        tops = range(y // BLOCK_HEIGHT * BLOCK_HEIGHT, y + height, BLOCK_HEIGHT)
+        lefts = range(x // BLOCK_WIDTH * BLOCK_WIDTH, x + width, BLOCK_WIDTH)
+        rows = [
+            np.hstack([self.box(frame, Box(left, top, BLOCK_WIDTH, BLOCK_HEIGHT)) for left in lefts])
+            for top in tops
+        ]
+        blocks = np.vstack(rows)[y - tops.start :, x - lefts.start :]
+        return np.ascontiguousarray(blocks[:height, :width])
 
     def box(self, frame: Frame, box: Box) -> RGB:
         """Pixels of exactly `box`, computed in one piece."""
@@ -355,8 +350,7 @@ def object_patches(case: Case, objects: pd.DataFrame, frame: Frame, side_px: int
     whose blocks are computed on a fixed grid.
     """
     renderer = case_renderer(case)
-    pictures = np.empty((len(objects), side_px, side_px, 3), np.uint8)
     positions = objects[[f"x_{frame}", f"y_{frame}"]].to_numpy() - side_px / 2
-    for picture, (x, y) in zip(pictures, positions, strict=True):
-        picture[:] = renderer.box(frame, Box(round(x), round(y), side_px, side_px))
-    return pictures
+    boxes = [Box(round(x), round(y), side_px, side_px) for x, y in positions]
+    pictures = [renderer.box(frame, box) for box in boxes]
+    return np.array(pictures, np.uint8).reshape(-1, side_px, side_px, 3)
