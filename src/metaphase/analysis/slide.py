@@ -110,9 +110,6 @@ IN_EVERY_CARD = (
 Found = TypeVar("Found", bound=SlideCount)
 
 
-# ---- one slide ----
-
-
 @dataclass(frozen=True)
 class SearchedSlide:
     """A slide whose search is done, with all that decides the stages after it."""
@@ -255,12 +252,7 @@ class SearchedSlide:
         schema=6,
     )
     def export(
-        self,
-        _report: Report,
-        *,
-        name: str,
-        points: Mapping[str, Any],
-        formats: tuple[str, ...],
+        self, _report: Report, *, name: str, points: Mapping[str, Any], formats: tuple[str, ...]
     ) -> Facts:
         """The tables, and the formats asked for; what is outside the regions is listed, not counted."""
         table, facts = self._table(), self._facts
