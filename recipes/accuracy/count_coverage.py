@@ -57,8 +57,8 @@ ERROR = ObserverError()
 FLOOR = float(logit(LISTED_FROM))
 SLIDES, COUNTED = 8, 2
 """Slides of a laboratory that are asked about, and those that are counted."""
-ANSWERS = (0, 20, 50, 100)
-IN_CIRCLE = (5, 10, 20, 10_000)
+ANSWERS = (0, 20, 100)
+IN_CIRCLE = (5, 10_000)
 SPACING_UM = 1000.0
 """Look-alikes differ in number between patches of this side."""
 
@@ -79,10 +79,17 @@ class World:
     """Spread between slides of a shift of all log-odds."""
     nests: float = 0.0
     """Nests of about twelve look-alikes per mm2."""
+    nests_there: float = 0.0
+    """Such nests among the figures of a focus."""
     heavy: bool = False
     """Figures' log-odds with the tails of Student's t."""
     mixed: bool = False
     """Every other slide is of another laboratory."""
+    share: float = 1.0
+    """What is left of each probability."""
+    missed: float = ERROR.missed
+    """Share of the figures that observers call something else, whatever is supposed of them."""
+    false_alarms: float = ERROR.false_alarms
 
 
 KINDS = {
@@ -94,6 +101,14 @@ KINDS = {
     "weak model": World(figures=(-1.5, 0.2, 0.3)),
     "look-alikes in nests": World(nests=0.15),
     "heavier tails": World(heavy=True),
+    "look-alikes among the figures only": World(
+        lookalikes=(0.3, 0.4, 0.6), company=(1.0, 0.3, 0.3), company_fall=1.1
+    ),
+    "nests in the circle": World(nests_there=1.5),
+    "blurred: half of each probability": World(share=0.5),
+    "out of scale": World(figures=(-1.0, 0.8, 0.6), lookalikes=(9.0, 0.6, 0.8), fall=(0.9, 0.15, 0.3)),
+    "careless observer": World(missed=0.2, false_alarms=0.12),
+    "an observer who says no to all": World(missed=1.0, false_alarms=0.0),
 }
 
 
@@ -145,7 +160,9 @@ def drawn_figures(side_um: float, rng: np.random.Generator) -> Floats:
     return np.concatenate(parts)
 
 
-def drawn_lookalikes(lab: Laboratory, rate: float, side_um: float, rng: np.random.Generator) -> Floats:
+def drawn_lookalikes(
+    lab: Laboratory, rate: float, side_um: float, there: Floats, rng: np.random.Generator
+) -> Floats:
     """Positions: more in some patches, and in nests where there are such."""
     cells = max(1, round(side_um / SPACING_UM))
     spread = lab.world.patches
@@ -156,6 +173,7 @@ def drawn_lookalikes(lab: Laboratory, rate: float, side_um: float, rng: np.rando
     corners = np.repeat(np.indices((cells, cells)).reshape(2, -1).T, number, axis=0)
     points = (corners + rng.uniform(size=corners.shape)) * side_um / cells
     middles = rng.uniform(0, side_um, (rng.poisson(lab.world.nests * side_um**2 / 1e6), 2))
+    middles = np.concatenate([middles, there])
     nests = np.repeat(middles, 12, axis=0) + rng.normal(0, 60, (12 * len(middles), 2))
     return np.asarray(np.concatenate([points, nests]) % side_um)
 
@@ -173,7 +191,8 @@ def drawn_slide(lab: Laboratory, rng: np.random.Generator) -> TrueSlide:
     fall = lab.fall * np.exp(rng.normal(0, world.fall[2]))
     least = FLOOR - 3.0 if shift else FLOOR
     rate = lab.lookalikes * np.exp(rng.normal(0, world.lookalikes[2]) + fall * (FLOOR - least))
-    others = drawn_lookalikes(lab, rate, side_um, rng)
+    nests = min(len(figures), rng.poisson(world.nests_there)) if world.nests_there else 0
+    others = drawn_lookalikes(lab, rate, side_um, figures[len(figures) - nests :], rng)
     number = rng.poisson(lab.company * np.exp(rng.normal(0, world.company[2])), len(figures))
     company = np.repeat(figures, number, axis=0) + rng.normal(0, 300, (int(number.sum()), 2))
     their_odds = (
@@ -189,15 +208,15 @@ def drawn_slide(lab: Laboratory, rng: np.random.Generator) -> TrueSlide:
     kept = their_odds >= FLOOR
     points = np.concatenate([figures[seen], others[kept]])
     table = pd.DataFrame(points, columns=["x", "y"]).assign(
-        probability=expit(np.concatenate([odds[seen], their_odds[kept]])),
+        probability=world.share * expit(np.concatenate([odds[seen], their_odds[kept]])),
         true=np.repeat([True, False], [int(seen.sum()), int(kept.sum())]),
     )
-    return TrueSlide(table, figures, area_mm2)
+    return TrueSlide(table[table["probability"] >= LISTED_FROM], figures, area_mm2)
 
 
-def answered(true: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+def answered(true: npt.NDArray[np.bool_], world: World, rng: np.random.Generator) -> Floats:
     """What an observer who errs says."""
-    chance = np.where(true, 1 - ERROR.missed, ERROR.false_alarms)
+    chance = np.where(true, 1 - world.missed, world.false_alarms)
     return (rng.uniform(size=len(true)) < chance).astype(np.float64)
 
 
@@ -208,12 +227,12 @@ def counted(one: TrueSlide, config: CountConfig) -> tuple[Specimen, Hotspot]:
 
 
 def reviewed(
-    one: TrueSlide, inside: npt.NDArray[np.bool_], number: int, rng: np.random.Generator
+    one: TrueSlide, inside: npt.NDArray[np.bool_], number: int, world: World, rng: np.random.Generator
 ) -> pd.DataFrame:
     """The table with answers about so many detections in the circle, the most doubtful first."""
     doubt = np.abs(logit(one.table["probability"].to_numpy(np.float64)))
     chosen = np.flatnonzero(inside)[np.argsort(doubt[inside])][:number]
-    yes = answered(one.table["true"].to_numpy(bool)[chosen], rng) == 1
+    yes = answered(one.table["true"].to_numpy(bool)[chosen], world, rng) == 1
     label = np.full(len(one.table), MITOSIS, object)
     said = np.full(len(one.table), "", object)
     label[chosen], said[chosen] = np.where(yes, MITOSIS, LOOKALIKE), np.where(yes, MITOSIS, "not")
@@ -223,7 +242,11 @@ def reviewed(
 
 
 def knowledge(
-    slides: Sequence[TrueSlide], answers: int, config: CountConfig, rng: np.random.Generator
+    slides: Sequence[TrueSlide],
+    answers: int,
+    config: CountConfig,
+    world: World,
+    rng: np.random.Generator,
 ) -> SiteKnowledge:
     """What answers about the slides say of their laboratory, drawn as `metaphase calibrate` draws them."""
     seen = [counted(one, config) for one in slides]
@@ -233,7 +256,7 @@ def knowledge(
     true = np.concatenate([one.table["true"].to_numpy(bool) for one in slides])
     chosen, _ = draw_detections(strata(probability, np.concatenate(hot)), answers, rng)
     answer = np.full(len(true), np.nan)
-    answer[chosen] = answered(true[chosen], rng)
+    answer[chosen] = answered(true[chosen], world, rng)
     assert config.prior is not None
     shapes = []
     for index, (slide, spot) in enumerate(seen):
@@ -270,16 +293,17 @@ def laboratory_rows(number: int, kind: str, config: CountConfig) -> list[dict[st
     slides = [drawn_slide((lab, other)[index % 2], rng) for index in range(SLIDES + COUNTED)]
     rows: list[dict[str, float | str]] = []
     sites = {
-        answers: knowledge(slides[:SLIDES], answers, config, rng) if answers else None for answers in ANSWERS
+        answers: knowledge(slides[:SLIDES], answers, config, world, rng) if answers else None
+        for answers in ANSWERS
     }
     for one in slides[SLIDES:]:
         slide, spot = counted(one, config)
         for answers, site in sites.items():
             rows.append({"answers": f"{answers} in the laboratory", **outcome(one, slide, spot, site)})
         for often in IN_CIRCLE:
-            table = reviewed(one, in_circle(slide, spot), often, rng)
+            table = reviewed(one, in_circle(slide, spot), often, world, rng)
             with_people = specimen(table, 1.0, None, one.area_mm2, config)
-            what = "all in the circle" if often > max(IN_CIRCLE[:-1]) else f"{often} in the circle"
+            what = "all in the circle" if often == IN_CIRCLE[-1] else f"{often} in the circle"
             rows.append({"answers": what, **outcome(one, with_people, spot, None)})
     return rows
 

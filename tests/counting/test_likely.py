@@ -92,12 +92,12 @@ def test_answers_in_the_circle_narrow_the_interval_and_move_it() -> None:
     plain = count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG)
     away = np.hypot(table["x"] - plain.hotspot.x, table["y"] - plain.hotspot.y)
     inside = np.flatnonzero(away <= plain.hotspot.radius_px)
-    some = likely_of(answered(table, inside[:10]))
+    some = likely_of(answered(table, inside[::2]))
     every = likely_of(answered(table, inside))
     assert plain.likely is not None
     width = [one.interval[1] - one.interval[0] for one in (plain.likely, some, every)]
     assert width[0] > width[1] > width[2]
-    assert (some.answers, every.answers) == (10, len(inside))
+    assert (some.answers, every.answers) == (len(inside[::2]), len(inside))
     right = int(table["true"].to_numpy(bool)[inside].sum())
     assert abs(every.figures - right) < every.unmarked + 4
 
@@ -145,6 +145,63 @@ def test_own_answers_of_a_calibration_count_as_answers_of_the_slide() -> None:
     )
 
 
+def flat_tailed(seed: int) -> tuple[pd.DataFrame, Floats]:
+    """Eight figures in the middle, and 40 look-alikes per mm2 of which more are sure than anywhere else."""
+    table, here = tumour(8, 40.0, seed)
+    rng, others = np.random.default_rng(seed), ~table["true"]
+    table.loc[others, "probability"] = expit(logit(0.1) + rng.exponential(1 / 0.7, int(others.sum())))
+    return table, here
+
+
+def test_a_laboratory_unlike_all_others_is_never_sure_and_wrong() -> None:
+    """It was said to have 64 to 85 figures where it has 8, with and without answers elsewhere."""
+    shapes = []
+    for seed in range(6):
+        table, _ = flat_tailed(40 + seed)
+        odds, asked = logit(table["probability"].to_numpy(float)), np.arange(len(table)) % 600 == 0
+        said = np.where(asked, table["true"].to_numpy(float), np.nan)
+        hot = np.hypot(table["x"] - 3536 / MPP, table["y"] - 3536 / MPP) * MPP <= 798
+        parts = (tally(odds[here], said[here], area) for here, area in ((hot, 2.0), (~hot, 48.0)))
+        shapes.append(by_shape(slide_likelihood(*parts, PRIOR)))
+    site = SiteKnowledge(20, tuple(shapes), ObserverError(), (2, 0), np.zeros((0, 3)))
+    for seed in range(4):
+        table, here = flat_tailed(seed)
+        for known in (None, site):
+            count = count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG, site=known)
+            away = np.hypot(*(here - (count.hotspot.x, count.hotspot.y)).T)
+            assert count.likely is not None
+            low, high = count.likely.interval
+            assert low <= (away <= count.hotspot.radius_px).sum() <= high
+
+
+def test_on_a_blurred_slide_figures_are_not_called_none() -> None:
+    """Nothing is sure there: half of each probability is left."""
+    held = 0
+    for seed in range(8):
+        table, here = tumour(12, 3.8, seed)
+        table["probability"] *= 0.5
+        count = count_slide(
+            table[table["probability"] >= 0.1], mpp=MPP, area_mm2=50.0, config=replace(CONFIG, threshold=0.2)
+        )
+        assert count.likely is not None
+        away = np.hypot(*(here - (count.hotspot.x, count.hotspot.y)).T)
+        held += (
+            count.likely.interval[0] <= (away <= count.hotspot.radius_px).sum() <= count.likely.interval[1]
+        )
+    assert held >= 7
+
+
+def test_no_to_all_beside_sure_detections_is_no_count_of_none() -> None:
+    """It may be the observer, or the model: who says no to what is doubtful alone is believed."""
+    probability = np.r_[np.full(4, 0.97), np.full(6, 0.5), 0.97]
+    table = pd.DataFrame({"x": 4000.0 + 50 * np.arange(11), "y": 4000.0, "probability": probability})
+    refused = answered(table.assign(true=False), np.arange(10))
+    count = count_slide(refused, mpp=MPP, area_mm2=50.0, config=CONFIG)
+    assert "of 4 sure detections that people looked at, 0 are" in count.no_interval
+    doubtful = table.assign(true=False, probability=np.r_[np.full(10, 0.15), 0.97])
+    assert likely_of(answered(doubtful, np.arange(10))).interval[1] <= 6
+
+
 def test_a_laboratory_that_does_not_fit_is_refused_with_words() -> None:
     table, _ = tumour(12, 3.8)
     site = SiteKnowledge(40, (), ObserverError(), (12, 2), np.zeros((0, 3)))
@@ -152,6 +209,8 @@ def test_a_laboratory_that_does_not_fit_is_refused_with_words() -> None:
     assert count.likely is None
     assert "of 12 sure detections that people looked at, 2 are mitotic figures" in count.no_interval
     assert count.interval_text == ""
+    none = replace(site, sure=(3, 0))
+    assert count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG, site=none).likely is None
     fewer = replace(site, sure=(9, 1))
     assert count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG, site=fewer).likely is not None
 
@@ -226,9 +285,9 @@ def test_a_threshold_below_what_is_listed_has_no_interval() -> None:
 
 
 def test_answers_of_a_calibration_do_not_count_twice() -> None:
-    sure = pd.DataFrame({"x": 400.0 * np.arange(8), "y": 900.0, "probability": 0.95, "true": False})
+    sure = pd.DataFrame({"x": 400.0 * np.arange(2), "y": 900.0, "probability": 0.95, "true": False})
     own = sure[["x", "y"]].assign(answer=0.0).to_numpy(float)
-    site = SiteKnowledge(0, (), ObserverError(), (8, 0), own)
+    site = SiteKnowledge(0, (), ObserverError(), (2, 0), own)
     assert count_slide(sure, mpp=MPP, area_mm2=50.0, config=CONFIG, site=site).likely is not None
 
 

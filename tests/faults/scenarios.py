@@ -14,6 +14,7 @@ from metaphase.simulation.config import SimulationConfig
 from tests.hostile.inputs.sound import ASSETS, DRAW, SEARCH
 
 IMPORT = ("review", "import", "out", "--from", "edited.geojson", "--observer", "Anna")
+OUTLINE = ("review", "import", "out", "--from", "outlined.geojson", "--observer", "Anna")
 APPLY = ("review", "apply", "out")
 WITHDRAW = ("review", "withdraw", "out", "--observer", "Anna")
 
@@ -65,12 +66,24 @@ def _pairs(folder: Path) -> None:
     shutil.rmtree(folder / "cohort")
 
 
+def _outlined(folder: Path) -> None:
+    """Results, and a file that outlines where figures count."""
+    _copy(folder, "out", "out")
+    ring = [[10, 10], [150, 10], [150, 180], [10, 180], [10, 10]]
+    shape = {"type": "Polygon", "coordinates": [ring]}
+    region = {"type": "Feature", "geometry": shape, "properties": {"classification": {"name": "tumour"}}}
+    shapes = {"type": "FeatureCollection", "features": [region]}
+    (folder / "outlined.geojson").write_text(json.dumps(shapes), encoding="utf-8")
+
+
 SCENARIOS = {
     "detect": Scenario((*SEARCH, "--probability-map", "--format", "csv"), _nothing),
     "detect, another threshold": Scenario((*SEARCH, "--threshold", "0.3"), _edited, (IMPORT, APPLY)),
     "review import": Scenario(IMPORT, _edited),
     "review apply": Scenario(APPLY, _edited, (IMPORT,)),
     "review withdraw": Scenario(WITHDRAW, _edited, (IMPORT, APPLY)),
+    "regions of a file": Scenario((*SEARCH, "--region", "outlined.geojson"), _outlined),
+    "regions, then applied": Scenario(APPLY, _outlined, (OUTLINE,)),
     "lab init": Scenario(("lab", "--lab", "lab", "init", "slides"), _pairs),
     "calibrate draw": Scenario(DRAW, lambda folder: _copy(folder, "out", "out")),
     "label import": Scenario(("label", "import", "calibration/detections", "answers.csv"), _answered),

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from metaphase.base.errors import OutputError
 from metaphase.web import serving
 from metaphase.web import serving as connections
+from metaphase.web.access import Access, Guard
 from metaphase.web.serving import LOOPBACK, ImpatientProtocol, OnceInAWhile, listening
 
 PATIENCE_S = 60.0
@@ -29,7 +30,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[int]:
+def served(app: ASGIApp = app) -> Iterator[int]:
     with listening(LOOPBACK, 0) as listener:
         listener.listen()
         config = uvicorn.Config(app, log_level="warning", http=ImpatientProtocol, ws="none", lifespan="off")
@@ -97,6 +98,18 @@ def test_those_who_do_not_read_what_they_asked_for_are_let_go(monkeypatch: pytes
             time.sleep(0.1)
         else:
             pytest.fail("those who do not read keep everybody out")
+
+
+def test_who_is_refused_gets_one_answer_however_much_he_asks() -> None:
+    """Else 205 clients that send 4,000 requests each keep the server busy for minutes."""
+    with served(Guard(app, Access())) as port, connected(port) as stranger:
+        with contextlib.suppress(ConnectionError):
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4000)
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            while part := stranger.recv(4096):
+                said += part
+    assert said.count(b"HTTP/1.1") <= 1
 
 
 def test_the_same_complaint_is_logged_once_in_a_while() -> None:

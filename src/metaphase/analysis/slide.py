@@ -219,7 +219,7 @@ class SearchedSlide:
         return {"shares": [asdict(share) for share in reviewed.shares]}
 
     @stage(
-        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=8, sealed=True
+        "count", "mitotic count and grade", reads=("search", "review"), writes=(COUNT,), schema=9, sealed=True
     )
     def count(
         self, _report: Report, *, config: CountConfig, site: SiteProfile | None, listed: float, scope: Scope

@@ -19,9 +19,8 @@ from metaphase.counting.hotspot import Hotspot, filled_percentile
 from metaphase.counting.likely import (
     LISTED_FROM,
     ObserverError,
-    draw_figures,
+    draw_true_figures,
     log_odds,
-    slide_likelihood,
     slide_prior,
     tally,
 )
@@ -80,8 +79,10 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
 
 # ---- how many of the figures are true ----
 
-SURE, FEWEST_SURE, LEAST_RIGHT = 0.8, 10, 0.3
-"""Where fewer than the last share of at least so many answers about sure detections are yes, nothing fits."""
+SURE, LEAST_RIGHT = 0.8, 0.3
+"""Of detections from this probability on, so many at least must be mitotic figures to people ..."""
+FEWEST_SURE, FEWEST_NONE = 10, 3
+"""... where they looked at so many of them; of so many, at least one."""
 SAME_PX = 0.5
 """An answer is about the detection that is no farther away than this."""
 
@@ -134,6 +135,13 @@ def answers_about(slide: Specimen, site: SiteKnowledge | None) -> Floats:
     return answer
 
 
+def model_fits(asked: int, right: int) -> bool:
+    """Whether answers about sure detections, so many of them yes, bear the model out at all."""
+    return not (
+        (asked >= FEWEST_SURE and right < LEAST_RIGHT * asked) or (asked >= FEWEST_NONE and right == 0)
+    )
+
+
 def likely_figures(
     slide: Specimen, hotspot: Hotspot, site: SiteKnowledge | None = None, kept_from: float = 0.0
 ) -> Likely | str:
@@ -150,7 +158,7 @@ def likely_figures(
     sure = listed & (slide.machine >= SURE) & np.isfinite(slide.answer)  # a profile has its own answers
     asked, right = (0, 0) if site is None else site.sure
     asked, right = asked + int(sure.sum()), right + int(slide.answer[sure].sum())
-    if asked >= FEWEST_SURE and right < LEAST_RIGHT * asked:
+    if not model_fits(asked, right):
         return (
             f"of {asked} sure detections that people looked at, {right} are mitotic figures: the model does "
             "not fit"
@@ -162,9 +170,8 @@ def likely_figures(
     beside = 0.0 if slide.is_small or math.isnan(slide.area_mm2) else slide.area_mm2 - area_mm2
     rest = tally(odds[~inside & listed], answer[~inside & listed], beside)
     error = ObserverError() if site is None else site.error
-    likelihood = slide_likelihood(circle, rest, prior, error)
     expected = slide_prior(() if site is None else site.shapes, prior)
-    marked, unmarked = draw_figures(likelihood, expected, circle, prior, error, slide.config.seed)
+    marked, unmarked = draw_true_figures(circle, rest, expected, prior, error, slide.config.seed)
     low, middle, high = np.quantile(marked + unmarked, (0.025, 0.5, 0.975), method="nearest")
     return Likely(
         figures=int(middle),

@@ -24,8 +24,8 @@ from metaphase.base.later import pandas as pd
 from metaphase.base.provenance import differences
 from metaphase.base.settings import settings
 from metaphase.base.tables import TableError
-from metaphase.counting.clinical import FEWEST_SURE, LEAST_RIGHT, SiteKnowledge
-from metaphase.counting.likely import SHAPES, ObserverError
+from metaphase.counting.clinical import SiteKnowledge
+from metaphase.counting.likely import LEVELS, SHAPES, ObserverError
 
 # ---- what is asked about ----
 
@@ -119,7 +119,7 @@ class SiteProfile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    format: Literal[3] = 3
+    format: Literal[4] = 4
     name: str
     made: date
     """When the answers were taken together."""
@@ -141,15 +141,16 @@ class SiteProfile(BaseModel):
     sure: tuple[Number, Number]
     """Answers about sure detections, and how many of them are yes."""
     shapes: dict[str, list[float]] = Field(repr=False)
-    """By slide: log-likelihood of each shape; see `counting.likely`."""
+    """By slide: log-likelihood of each level and shape, level by level; see `counting.likely`."""
     answered: dict[str, list[tuple[float, float, float]]] = Field(repr=False)
     """By slide: x and y of the detections that were asked about, and their answers."""
 
     @field_validator("shapes")
     @classmethod
     def _are_shapes(cls, shapes: dict[str, list[float]]) -> dict[str, list[float]]:
-        if any(len(each) != len(SHAPES) for each in shapes.values()):
-            raise ValueError(f"a slide needs {len(SHAPES)} numbers")
+        number = len(LEVELS) * len(SHAPES)
+        if any(len(each) != number for each in shapes.values()):
+            raise ValueError(f"a slide needs {number} numbers")
         return shapes
 
     @model_validator(mode="after")
@@ -162,16 +163,12 @@ class SiteProfile(BaseModel):
             raise ValueError("the points mitoses and count are needed")
         return self
 
-    @property
-    def fits(self) -> bool:
-        """Whether the answers bear the model out at all."""
-        asked, right = self.sure
-        return asked < FEWEST_SURE or right >= LEAST_RIGHT * asked
-
     def knowledge(self, slide: str = "") -> SiteKnowledge:
         """What the count of a slide needs of it; what was asked on the slide itself are its own answers."""
         own = np.array(self.answered.get(slide, []), np.float64).reshape(-1, 3)
-        others = tuple(np.array(each) for name, each in self.shapes.items() if name != slide)
+        others = tuple(
+            np.array(each).reshape(len(LEVELS), -1) for name, each in self.shapes.items() if name != slide
+        )
         return SiteKnowledge(self.answers - len(own), others, ObserverError(**self.error), self.sure, own)
 
     def account(self) -> dict[str, Any]:

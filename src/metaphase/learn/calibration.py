@@ -218,7 +218,7 @@ def fit_profile(
 
 
 def _shapes(sample: pd.DataFrame, design: Mapping[str, Any], error: ObserverError) -> dict[str, list[float]]:
-    """By slide, the log-likelihood of each shape, relative to the likeliest."""
+    """By slide, the log-likelihood of each level and shape, relative to the likeliest."""
     prior, shapes = prior_of(design["prior"]), {}
     for number, (name, areas) in enumerate(zip(design["slides"], design["areas_mm2"], strict=True)):
         own = sample[sample["number"] == number]
@@ -231,7 +231,7 @@ def _shapes(sample: pd.DataFrame, design: Mapping[str, Any], error: ObserverErro
             for part, area in zip((own[own["hot"]], own[~own["hot"]]), areas, strict=True)
         )
         value = by_shape(slide_likelihood(circle, rest, prior, error))
-        shapes[str(name)] = np.round(value - value.max(), 3).tolist()
+        shapes[str(name)] = np.round(value - value.max(), 3).ravel().tolist()
     return shapes
 
 

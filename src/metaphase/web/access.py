@@ -134,6 +134,11 @@ def refusal(request: Request, access: Access) -> tuple[str, int] | None:
     return None
 
 
+def _refused(reason: str, status: int) -> Response:
+    """The reply to whoever has no business here, who also gets no answer to what else the connection asks."""
+    return PlainTextResponse(reason, status, {"connection": "close"})
+
+
 class Guard:
     """ASGI middleware that lets only proper requests through, and adds the security headers."""
 
@@ -164,7 +169,7 @@ class Guard:
         request = Request(scope)
         response = self._entrance(request)
         if response is None and (problem := refusal(request, self._access)):
-            response = PlainTextResponse(*problem)
+            response = _refused(*problem)
         if response is None and request.method == "POST":
             body, more = b"", True
             while more and len(body) <= MAX_BODY:
@@ -172,7 +177,7 @@ class Guard:
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
             if len(body) > MAX_BODY:
-                response, body = PlainTextResponse("Too long.", 413), b""
+                response, body = _refused("Too long.", 413), b""
             waiting.append({"type": "http.request", "body": body, "more_body": False})
         await (response or self._app)(scope, replay, sender)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from metaphase.counting.likely import SHAPES
+from metaphase.counting.likely import LEVELS, SHAPES
 from tests.hostile.inputs.odd import any_of, json_bytes, tree_changed, unsound
 from tests.hostile.inputs.sound import ASSETS, SEARCH
 from tests.hostile.trials import Attempt, must_refuse, right
@@ -20,9 +20,9 @@ def profile() -> dict[str, Any]:
     """A sound one, for the assets' own detections."""
     stated = json.loads((ASSETS / "out" / "slide" / "summary.json").read_bytes())["operating_points"]
     about = {"value": 0.5, "low": 0.4, "high": 0.6}
-    likely = [round(-0.01 * number, 3) for number in range(len(SHAPES))]
+    likely = [round(-0.01 * number, 3) for number in range(len(LEVELS) * len(SHAPES))]
     return {
-        "format": 3, "name": "here", "made": "2026-01-01", "model": stated["model"],
+        "format": 4, "name": "here", "made": "2026-01-01", "model": stated["model"],
         "searched_with": stated["searched_with"], "slides": ["a", "b", "slide"], "area_mm2": 1.0,
         "answers": 100, "observers": ["Anna"], "design": {}, "error": {"missed": 0.0, "false_alarms": 0.0},
         "deltas": {"mitoses": 0.5, "count": 0.5}, "precision": {"mitoses": about, "count": about},
