@@ -92,8 +92,9 @@ class World:
     false_alarms: float = ERROR.false_alarms
 
 
+USUAL = World()
 KINDS = {
-    "usual": World(),
+    "usual": USUAL,
     "four times as many look-alikes": World(lookalikes=(14.4, 0.4, 0.6)),
     "slides shifted, sd 0.8": World(shifted=0.8),
     "a mixture of two": World(mixed=True),
@@ -227,7 +228,11 @@ def counted(one: TrueSlide, config: CountConfig) -> tuple[Specimen, Hotspot]:
 
 
 def reviewed(
-    one: TrueSlide, inside: npt.NDArray[np.bool_], number: int, world: World, rng: np.random.Generator
+    one: TrueSlide,
+    inside: npt.NDArray[np.bool_],
+    number: int,
+    rng: np.random.Generator,
+    world: World = USUAL,
 ) -> pd.DataFrame:
     """The table with answers about so many detections in the circle, the most doubtful first."""
     doubt = np.abs(logit(one.table["probability"].to_numpy(np.float64)))
@@ -245,8 +250,8 @@ def knowledge(
     slides: Sequence[TrueSlide],
     answers: int,
     config: CountConfig,
-    world: World,
     rng: np.random.Generator,
+    world: World = USUAL,
 ) -> SiteKnowledge:
     """What answers about the slides say of their laboratory, drawn as `metaphase calibrate` draws them."""
     seen = [counted(one, config) for one in slides]
@@ -293,7 +298,7 @@ def laboratory_rows(number: int, kind: str, config: CountConfig) -> list[dict[st
     slides = [drawn_slide((lab, other)[index % 2], rng) for index in range(SLIDES + COUNTED)]
     rows: list[dict[str, float | str]] = []
     sites = {
-        answers: knowledge(slides[:SLIDES], answers, config, world, rng) if answers else None
+        answers: knowledge(slides[:SLIDES], answers, config, rng, world) if answers else None
         for answers in ANSWERS
     }
     for one in slides[SLIDES:]:
@@ -301,7 +306,7 @@ def laboratory_rows(number: int, kind: str, config: CountConfig) -> list[dict[st
         for answers, site in sites.items():
             rows.append({"answers": f"{answers} in the laboratory", **outcome(one, slide, spot, site)})
         for often in IN_CIRCLE:
-            table = reviewed(one, in_circle(slide, spot), often, world, rng)
+            table = reviewed(one, in_circle(slide, spot), often, rng, world)
             with_people = specimen(table, 1.0, None, one.area_mm2, config)
             what = "all in the circle" if often == IN_CIRCLE[-1] else f"{often} in the circle"
             rows.append({"answers": what, **outcome(one, with_people, spot, None)})
