@@ -57,11 +57,11 @@ TINY: dict[str, Any] = {
     "ensemble": 2,
 }  # fmt: skip
 FULL: dict[str, Any] = {
-    "cases": 80, "side": 3072, "workers": 16, "gamma": 0.6, "mitoses": (60, 240),
-    "sets": {"easy_negatives": 10_000, "hard_negatives": 40_000, "validation_positives": 1.0,
+    "cases": 40, "side": 2048, "workers": 16, "gamma": 0.6, "mitoses": (60, 240),
+    "sets": {"easy_negatives": 6_000, "hard_negatives": 16_000, "validation_positives": 1.0,
              "validation_negatives": 0.25},
-    "training": {"batch": 256, "epochs": 8, "samples_per_epoch": 64_000},
-    "ensemble": 4,
+    "training": {"batch": 256, "epochs": 3, "samples_per_epoch": 30_000},
+    "ensemble": 2,
 }  # fmt: skip
 
 

@@ -12,8 +12,10 @@ in other organs, whose cells are of many kinds, and the share of labelled look-a
 
 `--losses` says it for each part of the chain: the mean of teachers' logits and each network alone (without
 final answers by views), both, and the pair as shipped (from its floors on). Then, for each floor, the figures
-and positions that the first network points to: what it misses no second one can find. `--most` takes so many
-images of each laboratory, `--mm2` so many mm2 of each laboratory and kind of empty tissue, by a fixed seed.
+and positions that the first network points to: what it misses no second one can find. Last, how the log-odds
+of the same nuclei of empty fields change when they are cut out as crops: a network that sees far can tell a
+crop by its edge, and most crops hold a mitosis in the middle. `--most` takes so many images of each
+laboratory, `--mm2` so many mm2 of each laboratory and kind of empty tissue, by a fixed seed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from metaphase.base.arrays import Floats
+from metaphase.base.arrays import RGB, Floats
 from metaphase.base.tables import read_table
 from metaphase.detections.matching import NOBODY, suppress
 from metaphase.detections.table import LOOKALIKE, MITOSIS
@@ -46,11 +48,13 @@ from metaphase.networks.training.answers import (
     TEACHER_SMOOTH_UM,
     all_maps,
     final_logits,
+    image_maps,
     maxima,
     pair_found,
 )
 from metaphase.networks.training.images import LEAST_FLOOR, MPP, ImageSource, LabelledImage, read_images
 from metaphase.networks.training.teachers import Teacher
+from metaphase.networks.training.windows import CELL_PX
 
 RADIUS_UM, SUPPRESS_UM, MEMORY_GB = 7.5, 15.0, 16.0
 LABORATORIES = {
@@ -170,6 +174,39 @@ def parts_of(
     return {name: found for name, found in ways.items() if found}, pointed
 
 
+CROP_PX, NUCLEI = 128, 25
+"""Side of crops, and how many nuclei of each empty field are cut out."""
+
+
+def as_crops(networks: Sequence[nn.Module], nuclei: Sequence[nn.Module], images: Sequence[LabelledImage],
+             device: torch.device) -> Floats:  # fmt: skip
+    """(n, 2): mean log-odds of nuclei in their field, and in a crop around them; `nuclei` point to them."""
+
+    def seen(several: Sequence[nn.Module], pixels: Sequence[RGB]) -> Tensor:
+        return torch.stack([image_maps(network, pixels, device) for network in several]).mean(dim=0)
+
+    rows = []
+    for image in images:
+        height, width = image.pixels.shape[:2]
+        x, y, probability = maxima(seen(nuclei, [image.pixels]), TEACHER_SMOOTH_UM, FLOORS[-1])[
+            :, :3
+        ].T.copy()
+        kept = suppress(x, y, probability, CROP_PX / 2)
+        corners = np.stack([x, y], axis=1)[kept][np.argsort(-probability[kept])].astype(int) - CROP_PX // 2
+        inside = (corners >= 0).all(axis=1) & (corners + CROP_PX <= (width, height)).all(axis=1)
+        field = seen(networks, [image.pixels])[0]
+        for left, top in corners[inside][:NUCLEI]:
+            row, column = ((start + CROP_PX // 2) // CELL_PX for start in (top, left))
+            crop = seen(networks, [image.pixels[top : top + CROP_PX, left : left + CROP_PX]])[0]
+            middle = CROP_PX // 2 // CELL_PX
+            rows.append([_highest(field, row, column), _highest(crop, middle, middle)])
+    return np.array(rows)
+
+
+def _highest(logits: Tensor, row: int, column: int) -> float:
+    return float(logits[row - 2 : row + 3, column - 2 : column + 3].max())
+
+
 # ---- judging ----
 
 
@@ -260,6 +297,16 @@ def main() -> None:
                 line(f"{Path(model).stem}: {name}", found, price)
         for floor in FLOORS if options.losses else ():
             line(f"{Path(model).stem}: first network points to, floor {floor:g}", pointed, None, floor)
+        if options.losses:
+            device = choose_device(options.device)
+            pair, _ = networks_of(model, device)
+            fields = [image for image in images if belongs(image, *EMPTY)]
+            for name, networks in (("pair", pair), (TEACHERS, teachers_of(options.teachers, device))):
+                if networks:
+                    field, crop = as_crops(networks, pair[:1], fields, device).T
+                    print(
+                        f"{name}: log-odds of {len(field)} nuclei are {np.mean(crop - field):+.2f} as crops"
+                    )
 
 
 if __name__ == "__main__":
