@@ -372,7 +372,9 @@ def test_bundled_models_go_by_their_names(tmp_path: Path, monkeypatch: pytest.Mo
     simulated = load_detector(["simulated"])
     assert "simulated" in simulated.cards[0].intended_use
     assert simulated.points.suppress_um == 25.0
-    assert named_model("breast") == bundled_model()
+    (tmp_path / "breast").mkdir()
+    assert named_model("breast") == bundled_model(), "a folder of results is no model"
+    (tmp_path / "breast").rmdir()
     (tmp_path / "breast").touch()
     assert named_model("breast") == Path("breast")
     with pytest.raises(ModelError, match=r"no such model.*breast, breast-atypical, .*, simulated\)"):

@@ -397,14 +397,17 @@ def bundled_graph(card: ModelCard) -> Path | None:
 def named_model(model: str | Path) -> Path:
     """The file that is meant by a path, or by the plain name of a bundled model."""
     path = location(model)
-    if not isinstance(path, RemotePath) and (not path.name or path.is_dir()):
-        raise ModelError("is a folder, not a model", path=path, next_step="name the .safetensors file")
-    if isinstance(path, RemotePath) or path.exists() or path.with_suffix(".safetensors").exists():
+    if isinstance(path, RemotePath):
+        return path
+    is_folder = not path.name or path.is_dir()
+    if not is_folder and (path.exists() or path.with_suffix(".safetensors").exists()):
         return path
     bundled = bundled_model(path.name)
-    if path.name != str(model) or not bundled.is_file():
-        names = ", ".join(sorted(each.stem for each in bundled.parent.glob(f"*{bundled.suffix}")))
-        raise ModelError(
-            "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
-        )
-    return bundled
+    if path.name == str(model) and bundled.is_file():  # even beside a folder of that name
+        return bundled
+    if is_folder:
+        raise ModelError("is a folder, not a model", path=path, next_step="name the .safetensors file")
+    names = ", ".join(sorted(each.stem for each in bundled.parent.glob(f"*{bundled.suffix}")))
+    raise ModelError(
+        "no such model", path=path, next_step=f"give a .safetensors file, or a bundled model ({names})"
+    )
