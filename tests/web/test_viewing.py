@@ -514,7 +514,7 @@ def test_without_openseadragon_the_next_step_is_named(
     slides: list[ViewedSlide], tiles: TileMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewing, "ZOOMER", "absent.js")
-    with pytest.raises(MetaphaseError, match=r"without OpenSeadragon.*[Ii]nstall it from a wheel"):
+    with pytest.raises(MetaphaseError, match=r"OpenSeadragon is missing.*[Ii]nstall it from a wheel"):
         viewing_app(slides, tiles)
 
 
