@@ -129,9 +129,10 @@ def suppress(x: Floats, y: Floats, score: Floats, distance: float) -> Integers:
         return order
     points = np.column_stack([x, y])[order]
     tree, kept = scipy.spatial.cKDTree(points), np.ones(len(order), bool)
-    for number, point in enumerate(points):
+    nearest = tree.query(points, k=2)[0][:, 1]
+    for number in np.flatnonzero(nearest <= 1.001 * distance):
         if kept[number]:
-            near = np.array(tree.query_ball_point(point, 1.001 * distance))
-            squares = ((points[near] - point) ** 2).sum(axis=1)
+            near = np.array(tree.query_ball_point(points[number], 1.001 * distance))
+            squares = ((points[near] - points[number]) ** 2).sum(axis=1)
             kept[near[(squares < distance**2) & (near != number)]] = False
     return order[kept]
