@@ -141,10 +141,10 @@ class SlideSearch:
         made_from = SlideSearched(
             slide.slide,
             slide.tissue,
-            detector.searches_with,
+            detector.exact_identities,
             self.config.peaks(detector),
             self.model.config,
-            detector.tells_atypical,
+            detector.atypical_sha256,
         )
         return Stage(
             "search",

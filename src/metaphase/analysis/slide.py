@@ -1,4 +1,4 @@
-"""What follows from the search of a slide, in stages, each kept or done again by itself.
+"""The stages after the search of a slide, each kept or run again independently.
 
     look      no file: whether the picture is grey, and whether its nuclei have a likely size
     review    reviewed.parquet: the detections as people left them
@@ -99,12 +99,12 @@ from metaphase.slides.opening import SlideSource
 
 USE_HE = "use the H&E slide of the same tissue, because the model cannot count on another stain"
 REGION_FILE = "file of regions"
-"""Who says what a file of regions says."""
+"""Observer name for a file of regions."""
 IN_EVERY_CARD = (
     *("format", "name", "family", "gamma", "normalisation", "mpp", "patch_px", "classes", "members"),
     *("eight_bits", "seed", "weights_sha256", "graph_sha256"),
 )
-"""What of a model's card identifies it, and is repeated in the summary of every slide."""
+"""Fields of a model's card that identify it, repeated in the summary of every slide."""
 
 
 Found = TypeVar("Found", bound=SlideCount)
@@ -124,7 +124,7 @@ class SearchedSlide:
 
     @classmethod
     def of(cls, result: SlideResult, source: SlideSource | None = None) -> Self:
-        """That of a result, where it is or at another `source`; no model is needed."""
+        """The slide of a result, at its own source or a given one; no model is needed."""
         settings = load_settings(result.folder)
         found = source or source_of(result.folder, result.record, exact=True)
         return cls(result.folder, result.name, found, settings, load_site(result.folder, settings))
@@ -235,7 +235,7 @@ class SearchedSlide:
             return SlideFindings(**dict(count), detections=number, atypical=atypical_share(mitoses, listed))
 
         known = None if site is None else site.knowledge(self.name)
-        machine = found(self._own(read_search(self.folder)))
+        machine = found(self._with_points(read_search(self.folder)))
         shares = tuple(Share(**share) for share in kept_facts(self.folder, "review")["shares"])
         counted = CountedSlide(**dict(machine))
         if shares:
@@ -343,7 +343,7 @@ class SearchedSlide:
         return PositionLog(self.folder, self._facts.get("width", 0), self._facts.get("height", 0))
 
     @cached_property
-    def _said(self) -> tuple[list[Given], int, Scope, list[Mark]]:
+    def _review_log(self) -> tuple[list[Given], int, Scope, list[Mark]]:
         """The answers that stand, how many are left out, where figures count, and the marks."""
         if not (self.folder / ANSWERS).is_file():
             return [], 0, Scope(regions=self.filed or ()), []
@@ -353,19 +353,19 @@ class SearchedSlide:
 
     @property
     def _answers(self) -> list[Given]:
-        return self._said[0]
+        return self._review_log[0]
 
     @property
     def _left_out(self) -> int:
-        return self._said[1]
+        return self._review_log[1]
 
     @property
     def _scope(self) -> Scope:
-        return self._said[2]
+        return self._review_log[2]
 
     @property
     def _marks(self) -> list[Mark]:
-        return self._said[3]
+        return self._review_log[3]
 
     @property
     def _tissue(self) -> TissueMask:
@@ -373,9 +373,11 @@ class SearchedSlide:
 
     def _table(self) -> pd.DataFrame:
         """The detections as people left them, or as the networks did."""
-        return self._own(read_table(self.folder / REVIEWED) if self._answers else read_search(self.folder))
+        return self._with_points(
+            read_table(self.folder / REVIEWED) if self._answers else read_search(self.folder)
+        )
 
-    def _own(self, table: pd.DataFrame) -> pd.DataFrame:
+    def _with_points(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table that says at which operating points it was made."""
         table.attrs[OPERATING_POINTS] = Remark(self.settings.points)
         return table
@@ -385,12 +387,12 @@ class SearchedSlide:
 
     @property
     def _formats(self) -> list[str]:
-        """Formats asked for, and those of earlier runs, lest these speak of another operating point."""
+        """Formats asked for, and those of earlier runs, which would otherwise be out of date."""
         return list(dict.fromkeys((*self.settings.formats, *formats_in(self.folder))))
 
     @property
     def _has_map(self) -> bool:
-        """Whether a map of the probabilities belongs into an archive."""
+        """Whether a probability map belongs in the DICOM output."""
         there = (self.folder / PROBABILITIES_DICOM).is_file() and (self.folder / PROBABILITIES).is_file()
         return self.settings.probability_map or there
 
@@ -413,7 +415,7 @@ class SearchedSlide:
 
 
 def reviewed_count(count: Found, machine: SlideCount) -> Found:
-    """The count of a reviewed slide, with those beneath it that it has without people."""
+    """The count of a reviewed slide, with the model's own counts as `beneath`."""
     return count.model_copy(update={"beneath": machine.counts}) if count.kind == "reviewed" else count
 
 
@@ -433,7 +435,7 @@ def answers_key(given: Sequence[Given], scope: Scope, marks: Sequence[Mark]) -> 
 
 
 def apply_answers(folder: str | Path, source: SlideSource | None = None) -> SlideResult:
-    """Bring all files of a slide to what people answered: those stages are done that are out of date.
+    """Update all files of a slide to people's answers, by running the stages that are out of date.
 
     Done again, or without any answer, it changes nothing.
     """

@@ -111,7 +111,7 @@ def score(
             next_step="give those of one slide at a time",
         )
     ((_, count),) = scored.counts
-    return count.bare
+    return count.count_only
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def detect(
     outcomes = list(done.results.values())
     failed = [failure for failure in done.failures if not (allow_failed and failure.bad_input)]
     plain = _plain(done, ready.detector.card)
-    return Answer(plain, *_end(outcomes, len(done.failures), output), failed=failed)
+    return Answer(plain, *_summary_lines(outcomes, len(done.failures), output), failed=failed)
 
 
 FAILURE = ("name", "message", "foreseen")
@@ -148,7 +148,7 @@ def demo(folder: DemoFolder = Path("metaphase-demo")) -> None:
     slide, results = folder / "carcinoma.tif", folder / "results"
     if slide.exists() and not results.exists():
         raise UsageError(
-            "is there already, and not of this demonstration", path=slide, next_step="name another folder"
+            "exists, but is not from this demonstration", path=slide, next_step="name another folder"
         )
     fields = [np.asarray(Image.open(path)) for path in fields_of_view().values()]
     write_fields(slide, fields, DEMO_MPP)
@@ -166,7 +166,7 @@ def _plain(done: Batch[SlideOutcome], card: dict[str, Any]) -> dict[str, Any]:
     return {"model": card, "slides": slides, "failed": failed}
 
 
-def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[str]:
+def _summary_lines(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[str]:
     """What a person wants to know when all is done, in five lines for any number of slides."""
     from metaphase.analysis.record import COUNTS, INDEX
     from metaphase.base.sharing.batch import ERRORS
@@ -190,7 +190,7 @@ def _end(outcomes: Sequence[SlideOutcome], failed: int, output: Path) -> list[st
     if len({(count.kind, count.interval_note) for count in counts}) == 1:
         lines.append(sentence(counts[0].interval_note))
     else:
-        lines.append("Kinds of the counts or what their intervals rest on differ: each report says it.")
+        lines.append("The counts differ in kind or in what their intervals rest on: see each report.")
     used = f"calibrated ({stated.site})" if stated.site else "not calibrated for this laboratory"
     listed, counted = (f"{point.delta:.3g}" for point in (stated.mitoses, stated.count))
     lines += [f"Model {stated.model}, {used}. Thresholds: {listed} to list, {counted} to count."]

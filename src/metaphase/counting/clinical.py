@@ -61,7 +61,7 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
     area = f"{slide.area_mm2:.2f} mm2 of tissue, less than the {config.area_mm2:g} mm2 of a hotspot"
     where = "the regions of the slide hold" if scope.regions else "the slide has"
     width = f"{2e-3 * config.radius_um:.1f} mm"
-    # Of 2.01 mm2 a circle of 2 mm2 holds all or, in a narrow core, less than half: an area does not tell.
+    # A 2 mm2 circle holds all of 2.01 mm2 or, in a narrow core, under half: area alone cannot tell.
     only_area = tissue is None and not small and not math.isnan(slide.area_mm2)
     notes = notes_of(scope.regions)
     least_mm2 = LEAST_HOTSPOT_TISSUE * counted_config(config, scope).area_mm2
@@ -80,9 +80,9 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
 # ---- how many of the figures are true ----
 
 SURE, LEAST_RIGHT = 0.8, 0.3
-"""Of detections from this probability on, so many at least must be mitotic figures to people ..."""
+"""Of detections at least this probable, people must accept at least this share ..."""
 FEWEST_SURE, FEWEST_NONE = 10, 3
-"""... where they looked at so many of them; of so many, at least one."""
+"""... if they answered this many; of the second number, at least one."""
 SAME_PX = 0.5
 """An answer is about the detection that is no farther away than this."""
 
@@ -167,8 +167,8 @@ def likely_figures(
     area_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
     added = int((inside & (answer == 1) & ~(slide.machine >= LISTED_FROM)).sum())
     circle = tally(odds[inside & listed], answer[inside & listed], max(area_mm2, 1e-3), added)
-    beside = 0.0 if slide.is_small or math.isnan(slide.area_mm2) else slide.area_mm2 - area_mm2
-    rest = tally(odds[~inside & listed], answer[~inside & listed], beside)
+    rest_mm2 = 0.0 if slide.is_small or math.isnan(slide.area_mm2) else slide.area_mm2 - area_mm2
+    rest = tally(odds[~inside & listed], answer[~inside & listed], rest_mm2)
     error = ObserverError() if site is None else site.error
     expected = slide_prior(() if site is None else site.shapes, prior)
     marked, unmarked = draw_true_figures(circle, rest, expected, prior, error, slide.config.seed)
@@ -193,7 +193,7 @@ class Count(Stored):
     """The mitotic figures in the densest circle, and how many are true; the same everywhere it is shown."""
 
     kind: Kind
-    """Who found the figures: people (what they did not answer counts as without them), or the model alone."""
+    """Who found the figures: people (with the model's call where they gave none), or the model alone."""
     count: int
     """Mitotic figures in the circle, each of which is marked."""
     likely: Likely | None
@@ -312,8 +312,8 @@ class SlideCount(Count):
         return Count(**{name: getattr(self, name) for name in Count.model_fields})
 
     @property
-    def bare(self) -> SlideCount:
-        """This alone, of a record that holds more."""
+    def count_only(self) -> SlideCount:
+        """Only the `SlideCount` part of a record."""
         return SlideCount(**{name: getattr(self, name) for name in SlideCount.model_fields})
 
     @property
@@ -361,7 +361,7 @@ def count_slide(
     likely = likely_figures(slide, hotspot, site, kept_from)
     interval = likely.interval if isinstance(likely, Likely) else None
     counted_mm2 = slide.area_mm2 if slide.is_small else hotspot.tissue_mm2
-    open_ = inside & ~slide.counted & np.isnan(slide.answer) & (slide.probability >= (listed or 1.0))
+    undecided = inside & ~slide.counted & np.isnan(slide.answer) & (slide.probability >= (listed or 1.0))
     proliferation = proliferation_score(slide)
     return SlideCount(
         kind="reviewed" if slide.is_reviewed else "model",
@@ -369,7 +369,7 @@ def count_slide(
         likely=likely if isinstance(likely, Likely) else None,
         no_interval=likely if isinstance(likely, str) else "",
         counted_mm2=counted_mm2,
-        to_look_at=int(open_.sum()),
+        to_look_at=int(undecided.sum()),
         beneath=(),
         hotspot=hotspot,
         scores=mitotic_scores(counted_config(config, scope), count, interval, counted_mm2),

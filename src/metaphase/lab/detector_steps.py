@@ -103,8 +103,8 @@ def package(lab: Lab, report: Report, *, name: str) -> Facts:
     mitoses = int((points["case"].isin(slides["case"]) & (points["label"] == MITOSIS)).sum())
     learnt = {"mitoses": mitoses, "patients": int(slides["patient"].nunique()), "slides": len(slides)}
     start, chosen = chain.dense.start, card_of(source).known_metrics.chosen
-    data = chain.before[0].data if start else ()
-    failures = chain.before[0].known_failures if start else ()
+    data = chain.start_cards[0].data if start else ()
+    failures = chain.start_cards[0].known_failures if start else ()
     metrics: dict[str, Any] = {}
     if chosen == OLD:
         why = f"training did not improve {start}: these are its weights, with thresholds of the laboratory"

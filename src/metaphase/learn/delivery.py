@@ -53,7 +53,7 @@ def search_images(
     untaught: tuple[NetworkIdentity, ...],
 ) -> Facts:
     """What each pair finds in the images left out; no stage before taught the `untaught` networks."""
-    images, folder = chain.left_out, chain.workspace / FOUND
+    images, folder = chain.held_out, chain.workspace / FOUND
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(chain.candidates):
         pair = chain.searchers(name)
@@ -125,23 +125,23 @@ def _choice(chain: DenseChain, name: str, config: PairConfig) -> PairChoice:
     path = chain.workspace / FOUND / f"{name}.npz"
     with parsing(path, "damaged detections", next_step="remove it", error=UsageError), np.load(path) as kept:
         found: Mapping[str, Floats] = dict(kept)
-    calibration = chain.before[0].calibration if chain.pair and chain.learns else None
-    choice = choose_pair(chain.left_out, found, config, calibration)
-    known = chain.before[0].thresholds.get("mitoses") if calibration else None
+    calibration = chain.start_cards[0].calibration if chain.pair and chain.learns else None
+    choice = choose_pair(chain.held_out, found, config, calibration)
+    known = chain.start_cards[0].thresholds.get("mitoses") if calibration else None
     if calibration is None or known is None:
         return choice
     deltas = np.clip([known.delta, choice.points["mitoses"].delta], 1e-4, 1 - 1e-4)
     moved = float(np.subtract(*logit(deltas)))  # a pair that says less of everything means the same by it
     calibration = Calibration(calibration.scale, float(np.clip(calibration.shift + moved, -100, 100)))
-    return choose_pair(chain.left_out, found, config, calibration)
+    return choose_pair(chain.held_out, found, config, calibration)
 
 
 def _cards(chain: DenseChain, networks: Mapping[str, nn.Sequential]) -> list[ModelCard]:
     """Cards of networks that learnt here, on from those before where there are any, with what the search
     in 8 bits needs; of a pair that stays as it is, its own."""
     if not chain.learns:
-        return chain.before
-    section, before = chain.config.card, chain.before[0] if chain.pair else None
+        return chain.start_cards
+    section, before = chain.config.card, chain.start_cards[0] if chain.pair else None
     shared: dict[str, Any] = {
         "intended_use": section.intended_use or (before.intended_use if before else ""),
         "known_failures": (*(before.known_failures if before else ()), *section.known_failures),
@@ -152,7 +152,7 @@ def _cards(chain: DenseChain, networks: Mapping[str, nn.Sequential]) -> list[Mod
     cards = []
     for name, network in networks.items():
         card = chain.plain_card(name, name).model_copy(update=shared)
-        images = (by_laboratory(several) for several in (chain.learnt, chain.left_out))
+        images = (by_laboratory(several) for several in (chain.training_images, chain.held_out))
         measured = measured_eight_bits(network.cpu().float(), card, *images)
         cards.append(card.model_copy(update={"eight_bits": measured}))
     return cards
@@ -160,7 +160,7 @@ def _cards(chain: DenseChain, networks: Mapping[str, nn.Sequential]) -> list[Mod
 
 def _colour(chain: DenseChain) -> tuple[float, float, float]:
     """Mean density of what is stained in the images learnt from, laboratories counting alike."""
-    images = chain.learnt
+    images = chain.training_images
     names = sorted({image.laboratory for image in images})
     parts = [sample([image.pixels for image in images if image.laboratory == name]) for name in names]
     red, green, blue = np.mean([stained_density(part) for part in parts], axis=0)
@@ -169,7 +169,7 @@ def _colour(chain: DenseChain) -> tuple[float, float, float]:
 
 def _atypical(chain: DenseChain) -> AtypicalModel | None:
     """The run's own network of atypical figures, or that of the pair it started from; copied beside."""
-    stated = chain.before[0].atypical if chain.pair else None
+    stated = chain.start_cards[0].atypical if chain.pair else None
     if chain.dense.atypical_steps:
         source = chain.model(ATYPICAL)
     elif stated is not None:

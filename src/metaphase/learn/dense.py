@@ -118,7 +118,7 @@ class DenseChain(Chain):
 
     @property
     def needed(self) -> Sequence[str]:
-        """Corrections are enough to learn from; without a lesson nothing is needed for it."""
+        """Splits needed: training is optional if corrections stand in or nothing is learnt."""
         return SPLITS if self.learns and self.corrections.empty else UNSEEN
 
     @cached_property
@@ -134,13 +134,13 @@ class DenseChain(Chain):
         return read_images(sources, self.dense.memory_gb, self.config.training.seed)
 
     @property
-    def learnt(self) -> list[LabelledImage]:
+    def training_images(self) -> list[LabelledImage]:
         """Those that are learnt from."""
         return [image for image in self.images if image.split == "train"]
 
     @property
-    def left_out(self) -> list[LabelledImage]:
-        """Those that are searched: all others, or of a pair that continues those of validation."""
+    def held_out(self) -> list[LabelledImage]:
+        """Images to search: all others, or only validation where a pair is trained further."""
         splits = ("validation",) if self.pair and self.learns else ("validation", "test")
         return [image for image in self.images if image.split in splits]
 
@@ -151,7 +151,7 @@ class DenseChain(Chain):
 
     @cached_property
     def _windows(self) -> WindowSampler:
-        return WindowSampler(self.learnt, self.torch_device, 0, self.dense.collage)
+        return WindowSampler(self.training_images, self.torch_device, 0, self.dense.collage)
 
     def windows(self, seed: int) -> WindowSampler:
         """Windows of the training images, drawn anew; no errors are known yet."""
@@ -181,14 +181,14 @@ class DenseChain(Chain):
         return pair_files(self.dense.start) if self.dense.start else []
 
     @cached_property
-    def before(self) -> list[ModelCard]:
+    def start_cards(self) -> list[ModelCard]:
         """Cards of the models that training starts from."""
         return [card_of(path) for path in self.pair]
 
     @property
     def start(self) -> tuple[NetworkIdentity, ...]:
         """What decides their answers."""
-        return tuple(card.identity for card in self.before)
+        return tuple(card.identity for card in self.start_cards)
 
     # ---- stages ----
 
@@ -325,7 +325,7 @@ class DenseChain(Chain):
     def specs(self) -> dict[str, NetworkSpec]:
         """The networks of the pair."""
         if self.pair:
-            return {name: card.spec for name, card in zip((FIRST, SECOND), self.before, strict=True)}
+            return {name: card.spec for name, card in zip((FIRST, SECOND), self.start_cards, strict=True)}
         widths = zip((FIRST, SECOND), self.dense.gammas, strict=True)
         return {name: NetworkSpec(name, gamma, "batch") for name, gamma in widths}
 
@@ -340,7 +340,7 @@ class DenseChain(Chain):
         return Flat(answers, self.torch_device)
 
     def plain_card(self, stem: str, name: str) -> ModelCard:
-        """The card of a network of the pair that nothing was measured of."""
+        """A card for a network of the pair, without any measurements."""
         return ModelCard(
             name=stem,
             **asdict(self.specs[name]),
@@ -389,7 +389,7 @@ class DenseChain(Chain):
         writes=(f"{NETWORKS}/{ATYPICAL}",),
     )
     def teach_atypical(self, report: Report, *, protocol: Protocol, steps: int) -> Facts:
-        """Folds by patient tell how good it is and what its answers mean; then it learns from all."""
+        """Evaluate and calibrate by folds over patients, then train on all of the images."""
 
         def start() -> nn.Module:
             network: nn.Module = self._on_device(self.candidate(NEW)[FIRST])
@@ -400,7 +400,7 @@ class DenseChain(Chain):
 
         lesson = Lesson(steps, 0.3 * protocol.learning_rate)
         network, figures, said = learnt_figures(
-            self.learnt, start, protocol.view, lesson, protocol.seed, self.torch_device, show
+            self.training_images, start, protocol.view, lesson, protocol.seed, self.torch_device, show
         )
         calibration = fit_calibration(said, figures.atypical, np.ones(len(said)))
         metrics = atypical_figures(calibration(said), figures.atypical, figures.patient)
@@ -416,9 +416,9 @@ class DenseChain(Chain):
         return metrics
 
     def training_data(self, *, atypical: bool = False) -> tuple[TrainingData, ...]:
-        """The images learnt from, with their terms; one entry a beginning of laboratories' names."""
+        """The training images with their terms; one entry per prefix of laboratory names."""
         terms, positives = self.config.card.terms, Counter[str]()
-        for image in self.learnt:
+        for image in self.training_images:
             key = next((key for key in terms if image.laboratory.startswith(key)), image.laboratory)
             positives[key] += int(np.nansum(image.atypical)) if atypical else len(image.of(MITOSIS))
         return tuple(

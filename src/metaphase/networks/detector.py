@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 AnyNetwork = Union["nn.Sequential", OnnxNetwork, StoredNetwork]
-"""PyTorch's, an exported one for ONNX Runtime, or one that is built of its file where it is computed."""
+"""A PyTorch network, an exported one for ONNX Runtime, or one built from its file where it runs."""
 PAPER_PEAKS = PeakConfig(floor=PAPER_FLOOR, method="components")
 """What the paper takes from a probability map."""
 
@@ -74,7 +74,7 @@ class Detector:
         return replace(self, networks=tuple(map(change, self.networks, self.cards)), second=second)
 
     @property
-    def tells_atypical(self) -> str:
+    def atypical_sha256(self) -> str:
         """Checksum of the network that tells atypical figures; empty where none does."""
         network = self.cards[0].atypical if self.atypical is not None else None
         return "" if network is None else network.weights_sha256
@@ -117,7 +117,7 @@ class Detector:
         return identities_of(self.cards)
 
     @property
-    def searches_with(self) -> tuple[Identity | str, ...]:
+    def exact_identities(self) -> tuple[Identity | str, ...]:
         """What decides its answers to the last digit: of exported networks the graphs count, too."""
         networks = (*self.networks, None if self.second is None else self.second.network)
         graphs = (network.sha256 for network in networks if isinstance(network, OnnxNetwork))
@@ -150,7 +150,7 @@ class ReadyDetector:
     detector: Detector
     config: EngineConfig = field(default_factory=EngineConfig)
     may_start_processes: bool = False
-    """Whether the main program bears being imported: then processes decode for a GPU."""
+    """Whether the main program is safe to import; if so, processes decode for a GPU."""
 
     def __post_init__(self) -> None:  # wrong use is refused before any slide is opened
         _ = onnx_device(self.config.device) if self._is_exported else self._computes_on
@@ -167,7 +167,7 @@ class ReadyDetector:
         """Probabilities of a mitosis in RGB pixels at the model's resolution, on the scale of `detect`.
 
         An image (height, width, 3) gives a map (rows, columns), smoothed as in a search or by `smooth_um`:
-        value (i, j) is about the place x = 4 j, y = 4 i; what lies around the image is white. Patches (n,
+        value (i, j) is for position x = 4 j, y = 4 i; the image is padded with white. Patches (n,
         height, width, 3) give one number each, for their middle, not smoothed, close to what a map says
         there; they hold at least the 97 px that networks see, or a classifier's own patch.
 
@@ -343,7 +343,7 @@ def gpu_count() -> int:
 
 
 def identities_of(cards: Sequence[ModelCard]) -> tuple[Identity, ...]:
-    """What decides the answers of one model, or of several together, of which none is looked at again."""
+    """What decides the answers of one model, or of several together, which are not re-checked."""
     return cards[0].identities if len(cards) == 1 else tuple(card.identity for card in cards)
 
 

@@ -126,8 +126,8 @@ class ViewedSlide:
         """The count of these answers, where it is on the disk: without any, or in force."""
         record = self.found.record
         if self._in_force(given):
-            return record.bare
-        return None if given or record.scope != self.scope else record.unreviewed.bare
+            return record.count_only
+        return None if given or record.scope != self.scope else record.unreviewed.count_only
 
     @property
     def is_reviewed(self) -> bool:

@@ -177,10 +177,10 @@ def graph(tmp_path: Path) -> Path:
 
 def test_another_graph_is_another_search_and_the_same_profile(graph: Path) -> None:
     first, plain = load_detector([graph]), load_detector([graph.with_name("model")])
-    assert first.identities == plain.identities == plain.searches_with != first.searches_with
+    assert first.identities == plain.identities == plain.exact_identities != first.exact_identities
     other = detector_graph(random_network(2), card_of("detector", 0.07, "none"))
     vouch_for(graph, other)
-    assert load_detector([graph]).searches_with != first.searches_with
+    assert load_detector([graph]).exact_identities != first.exact_identities
 
 
 def with_node(model: onnx.ModelProto, kind: str) -> None:

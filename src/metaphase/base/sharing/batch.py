@@ -1,7 +1,7 @@
 """Items of a cohort, worked on one after the other: a bad one is recorded and the others go on.
 
 Several processes may share a folder. Each item is done under a lease, what failed is recorded item by item,
-and both lie in the folder `.batch` of the folder, which is gone when nobody works and nothing has failed.
+and both are kept in its subfolder `.batch`, which is removed when nobody works and nothing has failed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SHARED = ".batch"
 """Where those who share a folder leave leases and failures."""
 LOOK_AGAIN_S = 2.0
 """Between looks at items that others work on."""
-TELL_AGAIN_S = 600.0
-"""Who is waited for is said again after this time."""
+REPORT_EVERY_S = 600.0
+"""Time between reports of who is waited for."""
 
 
 def brief_time(seconds: float) -> str:
@@ -147,7 +147,7 @@ class Workers:
     def hand_out(self, attempt: Attempt[Any], begin: Callable[[], Progress]) -> None:
         """Have an item tried; `begin` is called where somebody really begins."""
         if self._work is not None:
-            self._done = attempt.name, attempt.made(self._work, begin)
+            self._done = attempt.name, attempt.run(self._work, begin)
 
     def next_done(self, timeout_s: float | None) -> tuple[str, Any] | None:  # noqa: ARG002 -- for those of a cluster
         """The next item that was tried, and what came of it; None where nothing came in time."""
@@ -217,7 +217,7 @@ class Queue:
         return bool(self._free or self._taken)
 
     def next(self, *, wait: bool = True) -> str | None:
-        """Whatever is to be tried now; what others hold after a while, and not more often."""
+        """The next item to try; what others hold is tried again only after a pause."""
         if self._free:
             return self._free.popleft()
         pause_s = self._looked_s + LOOK_AGAIN_S - time.monotonic()
@@ -234,7 +234,7 @@ class Queue:
         now = time.monotonic()
         if name not in self._seen or self._seen[name][0] != holder:
             self._seen[name] = holder, now
-        if now - self._reported_s.get(name, -TELL_AGAIN_S) < TELL_AGAIN_S:
+        if now - self._reported_s.get(name, -REPORT_EVERY_S) < REPORT_EVERY_S:
             return False
         self._reported_s[name] = now
         return True
@@ -257,7 +257,7 @@ class Attempt(Generic[Item]):
     lapsed: bytes | None = None
     """Content of a lease that may be taken over."""
 
-    def made(self, work: Work[Item, Result], begin: Callable[[], Progress]) -> Result | Failure | Holder:
+    def run(self, work: Work[Item, Result], begin: Callable[[], Progress]) -> Result | Failure | Holder:
         """Do the work under the item's lease, and record it where it fails; or learn who works on it."""
         try:
             if self.folder is None:

@@ -285,7 +285,7 @@ def _try(topic: str, key: str, attempt: Attempt[Any]) -> Any:
         return progress
 
     with plugin.alone:
-        return attempt.made(plugin.work, begin)
+        return attempt.run(plugin.work, begin)
 
 
 # ---- where workers come from ----

@@ -61,7 +61,7 @@ NODE_SPACING = 1.2
 MIN_GRID = 12
 """Control tiles stand at least this densely along the shorter side."""
 DENSER = 2
-"""Control tiles stand so many times as densely where the field does not follow the tissue otherwise."""
+"""Factor by which control tiles are denser where the field would otherwise miss the tissue."""
 MIN_STEADY = 0.1
 """Where a smaller share of the control tiles agrees, the tissue is not the same ..."""
 MIN_CONTROLS = 4
@@ -100,7 +100,7 @@ def register_pair(he: Slide, phh3: Slide, config: RegistrationConfig | None = No
     if empty:
         return _unregistered(pair, config, *(f"there is no tissue on the {name} slide" for name in empty))
     if config.transform == "shifts":
-        return _shifted(pair, config)
+        return _register_by_shift(pair, config)
     return _best_hypothesis(pair, config)
 
 
@@ -120,7 +120,7 @@ def _unregistered(pair: SlidePair, config: RegistrationConfig, *reasons: str) ->
     return Registration(pair, transform, Verdict("failed", reasons), NOTHING, controls, null, shape, config)
 
 
-def _shifted(pair: SlidePair, config: RegistrationConfig) -> Registration:
+def _register_by_shift(pair: SlidePair, config: RegistrationConfig) -> Registration:
     """The paper's way: the shift at which the mean heat map of some random tiles is highest, and no field."""
     start = _unregistered(pair, config, "no tile has tissue on both slides")
     mpp = max(SHIFT_MPP, start.shape.mpp)
@@ -245,7 +245,7 @@ CONSENSUS_WEIGHTS = (4.927, -1.322, -2.975)
 
 
 def measured_confidence(found: Shifts, nearby: Consensus, deviation: Floats, scale: float) -> Floats:
-    """Of points that their own tiles decided; without neighbours half of it, since nothing confirms it.
+    """Confidence of points that their own tiles decided; halved where no neighbour can confirm it.
 
     The deviation is in um where the neighbours agree to 1 um or better, and in their spreads elsewhere.
     Strength adds nothing to the ratio, so it is left out.
@@ -282,7 +282,7 @@ def register_points(registration: Registration, points: npt.ArrayLike) -> pd.Dat
 
     `method` says whether the point's own tiles decided (`measured`), its neighbours (`consensus`, where the
     point's own shift contradicts them), or nothing could (`rejected`); `confidence` is the probability that
-    the place is right to 2 um, and `reason` says what was wrong. Rejected points have no place.
+    the position is right to 2 um, and `reason` says what was wrong. Rejected points have none.
     """
     transform, shape, config = registration.transform, registration.shape, registration.config
     positions = np.asarray(points, np.float64).reshape(-1, 2) * transform.phh3_mpp
@@ -364,6 +364,6 @@ def _methods(
     lent = comparable & ~own & united
     method = np.select([own, lent], [MEASURED, CONSENSUS], REJECTED).astype(object)
     doubt = np.select([weak, apart], ["no clear match", "its own shift contradicts its neighbours"], "")
-    lost = np.array([f"{text}, and these do not agree" for text in doubt], object)
+    lost = np.array([f"{text}; neighbours disagree" for text in doubt], object)
     known = [obstacle, np.where(alone, "no neighbours to compare with", ""), doubt]
     return method, np.select([~comparable, own, lent], known, lost)
