@@ -414,10 +414,6 @@ def test_what_asks_for_slides_still_asks_after_a_move(tmp_path: Path) -> None:
     moved = (tmp_path / "study").rename(tmp_path / "moved")
     index.ask_for(moved / "out", {}, {str(moved / "other"): ["c"]})
     assert set(json.loads((moved / "out" / "cohort.json").read_text())["slides"]) == {"../slides", "../other"}
-    old = json.loads((moved / "out" / "cohort.json").read_text()) | {"slides": {str(moved / "slides"): ["a"]}}
-    write_text(moved / "out" / "cohort.json", json.dumps(old))  # as earlier versions wrote it
-    index.ask_for(moved / "out", {}, {str(moved / "slides"): ["a", "b"]})
-    assert json.loads((moved / "out" / "cohort.json").read_text())["slides"] == {"../slides": ["a", "b"]}
 
 
 def test_what_systems_leave_in_folders_is_nobodys(tmp_path: Path) -> None:

@@ -193,11 +193,11 @@ def test_on_a_blurred_slide_figures_are_not_called_none() -> None:
 
 def test_no_to_all_beside_sure_detections_is_no_count_of_none() -> None:
     """It may be the observer, or the model: who says no to what is doubtful alone is believed."""
-    probability = np.r_[np.full(4, 0.97), np.full(6, 0.5), 0.97]
+    probability = np.r_[np.full(5, 0.97), np.full(5, 0.5), 0.97]
     table = pd.DataFrame({"x": 4000.0 + 50 * np.arange(11), "y": 4000.0, "probability": probability})
     refused = answered(table.assign(true=False), np.arange(10))
     count = count_slide(refused, mpp=MPP, area_mm2=50.0, config=CONFIG)
-    assert "of 4 sure detections that people looked at, 0 are" in count.no_interval
+    assert "of 5 sure detections that people looked at, 0 are" in count.no_interval
     doubtful = table.assign(true=False, probability=np.r_[np.full(10, 0.15), 0.97])
     assert likely_of(answered(doubtful, np.arange(10))).interval[1] <= 6
 
@@ -209,7 +209,7 @@ def test_a_laboratory_that_does_not_fit_is_refused_with_words() -> None:
     assert count.likely is None
     assert "of 12 sure detections that people looked at, 2 are mitotic figures" in count.no_interval
     assert count.interval_text == ""
-    none = replace(site, sure=(3, 0))
+    none = replace(site, sure=(5, 0))
     assert count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG, site=none).likely is None
     fewer = replace(site, sure=(9, 1))
     assert count_slide(table, mpp=MPP, area_mm2=50.0, config=CONFIG, site=fewer).likely is not None

@@ -37,9 +37,9 @@ def stores_with_counts(folder: Path, times: list[int]) -> list[str]:
 def test_a_network_of_a_difficult_set_sees_each_patch_as_often_as_it_was_drawn(tmp_path: Path) -> None:
     stores = stores_with_counts(tmp_path, [0, 3, 1, 0, 2])
     config = LearningSection().of_task(Task("cnn4-2", 0.1, hard_set=1), tuple(stores), ("validation",))
-    assert open_set(stores).drawn(config.draws).tolist() == [0, 1, 3, 3, 3, 4, 6, 6]
+    assert open_set(stores).drawn_rows(config.draws).tolist() == [0, 1, 3, 3, 3, 4, 6, 6]
     easy = LearningSection().of_task(Task("cnn3", 0.1), tuple(stores), ("validation",))
-    assert open_set(stores).drawn(easy.draws).tolist() == list(range(7))
+    assert open_set(stores).drawn_rows(easy.draws).tolist() == list(range(7))
 
 
 @given(side_px=st.floats(1, 3e5), best_px=st.integers(64, 4096))

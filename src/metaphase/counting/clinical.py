@@ -81,7 +81,7 @@ def count_warnings(slide: Specimen, hotspot: Hotspot) -> ResultWarnings:
 
 SURE, LEAST_RIGHT = 0.8, 0.3
 """Of detections at least this probable, people must accept at least this share ..."""
-FEWEST_SURE, FEWEST_NONE = 10, 3
+FEWEST_SURE, FEWEST_NONE = 10, 5
 """... if they answered this many; of the second number, at least one."""
 SAME_PX = 0.5
 """An answer is about the detection that is no farther away than this."""

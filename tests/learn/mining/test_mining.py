@@ -88,7 +88,7 @@ def test_mitoses_of_a_repeated_slide_count_more_often(tmp_path: Path, slides: li
         for path, times in zip(slides, (3, 1, 1), strict=True)
     ]
     stores = open_set(Mining(tmp_path, sources[:2], sources[2:], CONFIG).easy_stores())
-    drawn = stores.drawn("")
+    drawn = stores.drawn_rows("")
     slide, label = stores.index["slide"].to_numpy()[drawn], stores.labels[drawn]
     counts = {name: int(((slide == name) & (label == 1)).sum()) for name in ("s0", "s1")}
     assert counts == {"s0": 6, "s1": 2}

@@ -263,8 +263,6 @@ def test_what_the_final_answer_denies_is_no_detection() -> None:
     seen = []
 
     class Fake(Engine):
-        windows_px = 1
-
         def window_logits(self, windows: RGB) -> Floats32:
             seen.append(windows.shape)
             logits = np.full((len(windows), 5, 5), -9.0, np.float32)
@@ -273,6 +271,7 @@ def test_what_the_final_answer_denies_is_no_detection() -> None:
 
     second = Second(residual_network(), 0.5, answered_from=0.1)
     engine = Fake([lite_network()], CPU, second, Calibration(0.5, 1.0))
+    engine.windows_px = 1
     slide = ArraySlide(image, mpp=0.25)
     config = PeakConfig(floor=0.5, suppress_um=5)
     plan = plan_detection(slide, engine, config)
