@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from metaphase.base import settings
-from metaphase.cli.detect import _end
+from metaphase.cli.detect import _summary_lines
 from metaphase.cli.main import app
 from metaphase.counting.clinical import Count, Likely
 from metaphase.counting.scores import MitoticScore
@@ -81,7 +81,7 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
     score = MitoticScore(rule="Nottingham, fields of 0.5 mm", most=(7, 14), found=1, low=1, high=2)
     record = SimpleNamespace(operating_points=points, score=score)
     outcomes: Any = [SimpleNamespace(in_force=count, record=record, resumed=False) for count in counts]
-    lines = _end(outcomes, 0, Path("out"))
+    lines = _summary_lines(outcomes, 0, Path("out"))
     assert len(lines) == 5
     assert all(line.endswith(".") and len(line) < 120 for line in lines)
     assert lines[0] == {1: "1 slide counted."}.get(slides, f"{slides} slides counted.")
@@ -95,8 +95,10 @@ def test_the_end_is_five_lines_for_any_number_of_slides(slides: int) -> None:
         }[slides]
     )
     outcomes[-1].in_force = counts[-1].model_copy(update={"kind": "reviewed"})
-    assert len(_end(outcomes, 3, Path("out"))) == 5
-    assert _end([], 3, Path("out")) == [f"0 slides counted, 3 failed: see {Path('out') / 'errors.log'}."]
+    assert len(_summary_lines(outcomes, 3, Path("out"))) == 5
+    assert _summary_lines([], 3, Path("out")) == [
+        f"0 slides counted, 3 failed: see {Path('out') / 'errors.log'}."
+    ]
 
 
 def test_json_names_model_resolution_and_files(tmp_path: Path, he_slide: Path, model: Path) -> None:

@@ -162,7 +162,7 @@ def test_experiments_go_on_from_a_finished_run_and_leave_a_small_folder(tmp_path
     assert {"cnn3", "cnn4-1", "cnn4-2", "exp1-1", "exp2-1", "ensemble", "cnn5-0p04"} <= set(measured)
     summary = summarise(job.chain.config, measured, job.chain.homes)
     assert [row.experiment.number for row in summary.rows] == [1, 2, 3, 4, 5]
-    assert summary.home == {"aldgate"}
+    assert summary.home == set(), "aldgate has no test slide"
     assert "birch" in summary.held_out
     _agrees_with_the_run(measured, workspace)
     assert sum(path.stat().st_size for path in job.results.rglob("*") if path.is_file()) < 1_000_000
