@@ -1,6 +1,6 @@
 """Whether the interval of the count holds, and how narrow it is, on simulated laboratories of known truth.
 
-python recipes/accuracy/count_coverage.py [--laboratories 200] [--workers 2] [--kinds usual ...]
+python recipes/accuracy/count_coverage.py [--laboratories 200] [--first 0] [--workers 2] [--kinds usual ...]
 
 A laboratory has eight searched slides, about which people answer, and two more that are counted: slides of 5
 to 250 mm2, on most of which figures lie in foci. Scores of figures and look-alikes are drawn around the
@@ -324,10 +324,10 @@ def rank_rows(number: int, config: CountConfig) -> list[dict[str, float]]:
     return rows
 
 
-def show_ranks(config: CountConfig, laboratories: int, pool: ProcessPoolExecutor) -> None:
+def show_ranks(config: CountConfig, numbers: Sequence[int], pool: ProcessPoolExecutor) -> None:
     """Spearman's correlation with the truth, and quadratic kappa of thirds: circle and percentile."""
     work = partial(rank_rows, config=config)
-    table = pd.DataFrame([row for part in pool.map(work, range(laboratories)) for row in part])
+    table = pd.DataFrame([row for part in pool.map(work, numbers) for row in part])
     thirds = table.rank(method="first").apply(lambda column: pd.qcut(column, 3, labels=False))
     for name in ("circle", "percentile"):
         order = float(table["true"].corr(table[name], method="spearman"))
@@ -360,10 +360,10 @@ def lattice_rows(number: int, config: CountConfig) -> list[dict[str, float]]:
     return rows
 
 
-def show_lattice(config: CountConfig, laboratories: int, pool: ProcessPoolExecutor) -> None:
+def show_lattice(config: CountConfig, numbers: Sequence[int], pool: ProcessPoolExecutor) -> None:
     """Differences of the percentile from that at the finest step, and grades that change with it."""
     work = partial(lattice_rows, config=config)
-    table = pd.DataFrame([row for part in pool.map(work, range(laboratories)) for row in part])
+    table = pd.DataFrame([row for part in pool.map(work, numbers) for row in part])
     best = f"{STEPS_UM[-1]:g}"
     finest, thetas = table[best], (config.theta1, config.theta2)
     for name in table.columns.drop(best):
@@ -382,18 +382,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--laboratories", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0, help="number of the first: others are other draws")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--threshold", type=float, default=0.4)
     options = parser.parse_args()
     point = parse_card(bundled_model("breast").with_suffix(".json")).thresholds["count"]
     config = CountConfig(threshold=options.threshold, prior=prior_of(point.prior or {}))
+    numbers = range(options.first, options.first + options.laboratories)
     with ProcessPoolExecutor(options.workers) as pool:
-        show_ranks(config, options.laboratories, pool)
-        show_lattice(config, options.laboratories, pool)
+        show_ranks(config, numbers, pool)
+        show_lattice(config, numbers, pool)
         for kind in options.kinds:
             work = partial(laboratory_rows, kind=kind, config=config)
-            rows = pd.DataFrame([row for part in pool.map(work, range(options.laboratories)) for row in part])
+            rows = pd.DataFrame([row for part in pool.map(work, numbers) for row in part])
             order = list(dict.fromkeys(rows["answers"]))
             table = (
                 rows.groupby("answers")[["holds", "width", "true", "found", "likely", "refused"]]
