@@ -24,8 +24,12 @@ CHECK_MPP = (
 GIVE_MPP = "give --mpp, or the column mpp of a manifest"
 
 _MICROMETRES = {"µm": 1.0, "um": 1.0, "μm": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4, "m": 1e6} | {
-    "micrometer": 1.0, "micron": 1.0, "nanometer": 1e-3, "millimeter": 1e3, "meter": 1e6,
-}  # fmt: skip
+    "micrometer": 1.0,
+    "micron": 1.0,
+    "nanometer": 1e-3,
+    "millimeter": 1e3,
+    "meter": 1e6,
+}
 
 
 def choose_resolution(
