@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,19 @@ def test_zeros_at_the_end_are_no_record(tmp_path: Path, zeros: int) -> None:
     path.write_bytes(path.read_bytes() + bytes(zeros))
     with TileJournal(path, "job") as journal:
         np.testing.assert_array_equal(journal.peaks(), points)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"tile": 1, "peaks": [1]}', '{"flaws": 3}', "[]", "no JSON", "[" * 100_000]
+)
+def test_a_line_that_somebody_else_wrote_ends_the_sound_part(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.journal"
+    with TileJournal(path, "job") as journal:
+        journal.add(0, np.ones((2, 3)))
+    line = text.encode() + b"\n"
+    path.write_bytes(path.read_bytes() + b"%08x " % zlib.crc32(line) + line)
+    with TileJournal(path, "job") as journal:
+        assert set(journal.finished) == {0}
 
 
 @pytest.mark.parametrize("fresh", [True, False])
